@@ -21,8 +21,7 @@ from raggrpo_cli.recorded_job import (
     with_start_path,
 )
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.state.conditions import get_condition
-from raggrpo_operator.core.text.status_text import not_learning_reason
+from raggrpo_operator.core.state.conditions import get_condition, not_learning_reason
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, JobFolder
 

@@ -48,6 +48,12 @@ def is_true(status: JobStatus, kind: ConditionType) -> bool:
     return get_condition(status, kind).status == "True"
 
 
+def not_learning_reason(status: JobStatus) -> str:
+    """Return why the latest steps learned nothing, or "" if they may have."""
+    condition = get_condition(status, ConditionType.NOT_LEARNING)
+    return condition.reason if condition.status == "True" else ""
+
+
 def set_condition(
     status: JobStatus,
     kind: ConditionType,

@@ -7,7 +7,7 @@ from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import POD_START_REASONS, ConditionReason
 
-from .conditions import get_condition, is_true, put_condition
+from .conditions import get_condition, is_true, not_learning_reason, put_condition
 
 EXPLANATIONS = (
     (ConditionType.FAILED, "True"),
@@ -64,6 +64,6 @@ def _reason(status: JobStatus) -> str:
         return ConditionReason.NOT_READY
     if explanation.reason == ConditionReason.RESTARTING and status.attempts:
         return status.attempts[0].cause or explanation.reason
-    if explanation.type is ConditionType.COMPLETE and is_true(status, ConditionType.NOT_LEARNING):
-        return get_condition(status, ConditionType.NOT_LEARNING).reason
+    if explanation.type is ConditionType.COMPLETE:
+        return not_learning_reason(status) or explanation.reason
     return explanation.reason

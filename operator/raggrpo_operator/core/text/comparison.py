@@ -11,9 +11,9 @@ from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
+from raggrpo_operator.core.state.conditions import not_learning_reason
 
 from .figures import PHASES, Figures, Record, figures
-from .status_text import not_learning_reason
 
 WIDTHS = (36, 25, 25, 8)
 """Widths of the columns name, A, B and difference in characters."""
@@ -41,14 +41,14 @@ def last_segments(run: Run) -> tuple[Run, Run]:
     """Return the last two segments that have steps. Raises ValueError if there is only one."""
     end = run.history[-1]["step"] + 1 if run.history else 1
     starts = [1, *(segment.first_step for segment in run.status.segments), end]
-    parts = [_part(run, first, last) for first, last in pairwise(starts)]
-    with_steps = [part for part in parts if part.history]
+    segments = [_segment(run, first, following) for first, following in pairwise(starts)]
+    with_steps = [segment for segment in segments if segment.history]
     if len(with_steps) < 2:
         raise ValueError(f"{run.name} has steps of one segment only: specify two jobs")
     return with_steps[-2], with_steps[-1]
 
 
-def _part(run: Run, first: int, end: int) -> Run:
+def _segment(run: Run, first: int, end: int) -> Run:
     """Return the records of the steps from `first` up to but excluding `end`."""
     history = [record for record in run.history if first <= record["step"] < end]
     numbers = {record["attempt"] for record in history}

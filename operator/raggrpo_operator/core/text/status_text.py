@@ -9,7 +9,7 @@ from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import advice
-from raggrpo_operator.core.state.conditions import get_condition
+from raggrpo_operator.core.state.conditions import get_condition, not_learning_reason
 from raggrpo_operator.core.state.readiness import explanations
 
 from .segments import segment_text
@@ -40,14 +40,8 @@ def is_attempt_running(status: JobStatus) -> bool:
     return status.phase in (Phase.STARTING, Phase.RUNNING)
 
 
-def not_learning_reason(status: JobStatus) -> str:
-    """Return why the latest steps learned nothing, or "" if they may have."""
-    condition = get_condition(status, ConditionType.NOT_LEARNING)
-    return condition.reason if condition.status == "True" else ""
-
-
 def phase_text(status: JobStatus) -> str:
-    """Return the phase, with the reason if the job does not learn: even success is then none."""
+    """Return the phase, with the reason of NotLearning if this condition is True."""
     reason = not_learning_reason(status)
     return f"{status.phase}, NotLearning ({reason})" if reason else status.phase
 

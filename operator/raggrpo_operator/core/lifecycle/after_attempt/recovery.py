@@ -22,7 +22,7 @@ from raggrpo_operator.core.lifecycle.during_attempt import learning, trends
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.lifecycle.warnings import update_interval_warning
 from raggrpo_operator.core.spec.mitigations import Mitigation, next_mitigation
-from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.conditions import not_learning_reason
 from raggrpo_operator.core.state.training_time import retained_seconds, with_ratios
 
 from .node_exclusion import avoided_nodes, with_decayed_counts, with_node_failure
@@ -151,8 +151,7 @@ def _with_end(status: JobStatus, cause: Cause, message: str, now: datetime) -> J
 
 
 def _complete(this: Round, message: str) -> Decision:
-    if is_true(this.status, ConditionType.NOT_LEARNING):
-        reason = get_condition(this.status, ConditionType.NOT_LEARNING).reason
+    if reason := not_learning_reason(this.status):
         message = f"{message}; NotLearning ({reason})"
     this.set_condition(ConditionType.COMPLETE, True, ConditionReason.TARGET_REACHED, message)
     this.set_condition(ConditionType.PROGRESSING, False, ConditionReason.COMPLETE)

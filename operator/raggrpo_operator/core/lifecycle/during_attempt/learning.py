@@ -14,7 +14,7 @@ from raggrpo_api.trainer.learning import (
     window_steps,
 )
 from raggrpo_api.trainer.progress import Progress
-from raggrpo_operator.core.state.conditions import ConditionChange, get_condition, is_true
+from raggrpo_operator.core.state.conditions import ConditionChange, get_condition
 
 
 def learning_change(
@@ -54,11 +54,9 @@ def stop_reason(status: JobStatus, progress: Progress, spec: JobSpec) -> str:
 
 def failure(status: JobStatus, spec: JobSpec) -> str:
     """Return the message with which a job that does not learn fails, or "" if it does not fail."""
-    is_fatal = spec.recovery.on_not_learning is OnNotLearning.FAIL
     condition = get_condition(status, ConditionType.NOT_LEARNING)
-    if not is_fatal or not is_true(status, ConditionType.NOT_LEARNING):
-        return ""
-    return f"{condition.reason}: {condition.message}"
+    is_fatal = spec.recovery.on_not_learning is OnNotLearning.FAIL and condition.status == "True"
+    return f"{condition.reason}: {condition.message}" if is_fatal else ""
 
 
 def _has_own_steps(progress: Progress) -> bool:
