@@ -67,8 +67,8 @@ class AttemptConfig:
         rest = {key: value for key, value in self.values.items() if key not in IDENTITY}
         return dict(_leaves(rest))
 
-    def is_derived(self, path: str) -> bool:
-        """Return whether a value follows from specified values or from the machine.
+    def is_derived(self, path: str, value: str) -> bool:
+        """Return whether a value, as JSON text, follows from specified values or from the machine.
 
         The origins may be those of a later attempt: a value that differs from the resolved one may
         have been specified.
@@ -81,7 +81,7 @@ class AttemptConfig:
         is_filled_in = not own and SERVED_URL.fullmatch(path) is not None
         if origin is Origin.COUPLED or is_filled_in:
             return True
-        is_unchanged = json.dumps(own, ensure_ascii=False) == self.leaves().get(path)
+        is_unchanged = json.dumps(own, ensure_ascii=False) == value
         return origin in (Origin.SIZED, Origin.DEFAULT) and is_unchanged
 
     def is_choice(self, path: str, before: str) -> bool:
@@ -102,8 +102,9 @@ def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:
     for path in {**leaves_a, **leaves_b}:
         before = leaves_a.get(path, ABSENT)
         after = leaves_b.get(path, ABSENT)
-        is_derived = a.is_derived(path) and b.is_derived(path)
-        if before != after and not is_derived and not b.is_choice(path, before):
+        if before == after or b.is_choice(path, before):
+            continue
+        if not (a.is_derived(path, before) and b.is_derived(path, after)):
             yield f"{path}: {before} → {after}"
 
 

@@ -127,8 +127,13 @@ def checkpoint_seconds(events: Iterable[Record]) -> dict[int, float]:
 
 def mean_of(records: Iterable[Record], name: str) -> float | None:
     """Return the mean of a field over the records that have it, or None if no record has it."""
-    values = [r[name] for r in records if r.get(name) is not None]
+    values = _values(records, name)
     return mean(values) if values else None
+
+
+def _values(records: Iterable[Record], name: str) -> list[float]:
+    """Return the values of a field in the records that have it."""
+    return [r[name] for r in records if r.get(name) is not None]
 
 
 def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
@@ -142,11 +147,7 @@ def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
         stage_seconds=_medians([*(record["seconds"] for record in history), *saved]),
         phase_seconds=_medians(_phase_seconds(record) for record in history),
         shares=_medians(record.get("shares", {}) for record in history),
-        device_utilization=_median(
-            record["device_utilization"]
-            for record in history
-            if record.get("device_utilization") is not None
-        ),
+        device_utilization=_median(_values(history, "device_utilization")),
     )
 
 
@@ -170,7 +171,7 @@ def _median(values: Iterable[float]) -> float | None:
 
 
 def _max_of(records: Iterable[Record], name: str) -> float | None:
-    return max((r[name] for r in records if r.get(name) is not None), default=None)
+    return max(_values(records, name), default=None)
 
 
 def _start_up(events: Sequence[Record]) -> dict[int, dict[str, float]]:
