@@ -35,6 +35,8 @@ NAME_RULE = (
 MAX_DEPTH = 64
 """Maximum nesting of a job; far above any valid job, below Python's recursion limit."""
 MAX_VALUES = 100_000
+MAX_SUGGESTIONS = 3
+"""Maximum number of known fields suggested for an unknown field."""
 
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
@@ -219,15 +221,13 @@ def _unknown_field(location: Location, value: object) -> Violation:
     return Violation(field_path(location), Reason.UNKNOWN_FIELD, "unknown field", remedy)
 
 
-def _close_names(
-    unknown: str, siblings: Sequence[str], known: Mapping[str, str], count: int = 3
-) -> list[str]:
-    """Return up to `count` fields with similar names, those of the same block first."""
+def _close_names(unknown: str, siblings: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Return up to MAX_SUGGESTIONS fields with similar names, those of the same block first."""
     name = to_camel(unknown)
-    near = difflib.get_close_matches(name, siblings, count, cutoff=0.6)
-    elsewhere = difflib.get_close_matches(name, known, count, cutoff=0.75)
+    near = difflib.get_close_matches(name, siblings, MAX_SUGGESTIONS, cutoff=0.6)
+    elsewhere = difflib.get_close_matches(name, known, MAX_SUGGESTIONS, cutoff=0.75)
     paths = [known[other] for other in elsewhere if other not in siblings]
-    return [*near, *paths][:count]
+    return [*near, *paths][:MAX_SUGGESTIONS]
 
 
 def _not_a_choice(path: str, value: object, expected: str) -> Violation:
@@ -311,29 +311,21 @@ def _fields(model: type[Any]) -> Mapping[str, Any]:
 
 
 def _field_paths() -> Iterator[tuple[str, str]]:
-    """Yield (name, path) of every spec field, deepest first."""
+    """Yield (name, path) of every spec field, except fields of list items."""
     pending: list[Location] = [("spec",)]
-    paths: list[tuple[str, str]] = []
     while pending:
-        location = pending.pop(0)
-        for name in _fields_at(location):
-            paths.append((name, field_path((*location, name))))
-            pending.append((*location, name))
-    yield from reversed(paths)
+        location = pending.pop()
+        for name, field in _fields_at(location).items():
+            yield name, field_path((*location, name))
+            if get_origin(field.annotation) is not list:
+                pending.append((*location, name))
 
 
 def _unique_fields() -> Mapping[str, str]:
-    """Return the paths of spec fields by name: names of one block only, and not of list items."""
-    paths = list(_field_paths())
-    lists = tuple(f"{path}." for _, path in paths if _is_list(path))
-    fields = [(name, path) for name, path in paths if not path.startswith(lists)]
+    """Return the paths of the spec fields whose name occurs only once, by name."""
+    fields = list(_field_paths())
     counts = Counter(name for name, _ in fields)
     return {name: path for name, path in fields if counts[name] == 1}
-
-
-def _is_list(path: str) -> bool:
-    *blocks, last = path.split(".")
-    return get_origin(_fields_at(tuple(blocks))[last].annotation) is list
 
 
 def is_spec_field(path: str) -> bool:
