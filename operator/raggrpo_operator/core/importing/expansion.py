@@ -52,7 +52,7 @@ class Variables:
         """Return the expansion of a word: any number of words."""
         is_alone = len(word) == 1 or (len(word) == 2 and not word[0].text)
         if is_alone and (array := self._all_elements(word[-1])) is not None:
-            self._count(sum(map(len, array), len(array)))
+            self._count_texts(array)
             return list(array)
         words = [""]
         has_quotes = False
@@ -65,7 +65,7 @@ class Variables:
             parts = re.split(r"[ \t\n]+", text)
             words[-1] += parts[0]
             words += parts[1:]
-        self._count(sum(map(len, words), len(words)))
+        self._count_texts(words)
         return [each for each in words if each] or ([""] if has_quotes else [])
 
     def text(self, word: Word) -> str:
@@ -86,8 +86,12 @@ class Variables:
 
     def set_array(self, name: str, elements: tuple[str, ...]) -> None:
         """Assign an array to a variable."""
-        self._count(sum(map(len, elements), len(elements)))
+        self._count_texts(elements)
         self.current[name] = elements
+
+    def _count_texts(self, texts: Sequence[str]) -> None:
+        """Count the characters of all texts, and one for each text."""
+        self._count(sum(map(len, texts), len(texts)))
 
     def _count(self, characters: int) -> None:
         """Count expanded characters. Raises Unreadable beyond the limit."""

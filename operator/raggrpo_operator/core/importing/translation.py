@@ -127,9 +127,10 @@ class Translation:
         for block in blocks:
             place = place.setdefault(block, {})
         place[last] = value
+        origin = ""
         if self.given.get(name) is None:
             self._default_paths.add(path)
-        origin = "" if self.given.get(name) is not None else ", verl's default"
+            origin = ", verl's default"
         if file := self.inherited.get(name):
             origin = f", from {file}"
         note = f" ({note}{origin})" if note else f" ({origin[2:]})" if origin else ""
@@ -194,8 +195,8 @@ class Translation:
         """
         if _is_verls_own(name):
             return False
-        path = ".".join(map(to_camel, name.split(".")))
-        if not is_spec_field(path):
+        path = _same_field(name)
+        if not path:
             foreign = foreign_field(name, OTHER_FIELDS)
             if foreign is None or not foreign.path:
                 return False
@@ -273,6 +274,12 @@ def _verl_field(name: str) -> ForeignField | None:
     return VERL_FIELDS.get(name)
 
 
+def _same_field(name: str) -> str:
+    """Return the path below `spec` of the field with this name in camelCase, or ""."""
+    path = ".".join(map(to_camel, name.split(".")))
+    return path if is_spec_field(path) else ""
+
+
 def _is_verls_own(name: str) -> bool:
     """Return whether a field is in a part of verl's configuration that only verl defines."""
     is_deep = name.startswith(MIXED_BLOCKS) and name.count(".") > 1
@@ -287,8 +294,7 @@ def _note(name: str, known: ForeignField | None) -> str:
         return "GRPO has no critic"
     if _is_verls_own(name):  # a field of another trainer may have the same last name
         return "no counterpart"
-    path = ".".join(map(to_camel, name.split(".")))
-    if is_spec_field(path):
+    if path := _same_field(name):
         return f"not verl's; specify it as spec.{path}"
     hint = hint_for(name)
     return f"not verl's; {hint}" if hint else "no counterpart"
