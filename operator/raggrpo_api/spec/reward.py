@@ -39,6 +39,8 @@ class PythonSignature(StrEnum):
 
 ANSWER_REWARDS = (RewardKind.EXACT_MATCH, RewardKind.F1, RewardKind.CONTAINS)
 """Rewards that require a reference answer in every row."""
+SERVICE_REWARDS = (RewardKind.HTTP, RewardKind.JUDGE)
+"""Rewards that call a service."""
 
 
 class CodeSource(ApiModel):

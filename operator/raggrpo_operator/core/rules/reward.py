@@ -9,6 +9,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.placeholders import needs_context
 from raggrpo_api.spec.reward import (
     ANSWER_REWARDS,
+    SERVICE_REWARDS,
     JudgeSpec,
     PythonSignature,
     RewardFunction,
@@ -56,7 +57,7 @@ def python_reward_has_function(term: RewardFunction) -> bool:
 )
 def http_reward_has_url(term: RewardFunction) -> bool:
     """Require a URL for rewards Http and Judge."""
-    return term.name not in (RewardKind.HTTP, RewardKind.JUDGE) or bool(term.url)
+    return term.name not in SERVICE_REWARDS or bool(term.url)
 
 
 @spec_rule(
@@ -127,7 +128,7 @@ def reward_fields_are_used(inputs: RuleInput) -> Iterator[Violation]:
             message = f"reward {term.name} ignores judge"
             remedy = "set name: Judge, or remove judge"
             yield warning(f"{path}.judge", Reason.REWARD_FIELD_UNUSED, message, remedy)
-        if term.url and term.name not in (RewardKind.HTTP, RewardKind.JUDGE):
+        if term.url and term.name not in SERVICE_REWARDS:
             message = f"reward {term.name} ignores url"
             remedy = "set name: Http or Judge, or remove url"
             yield warning(f"{path}.url", Reason.REWARD_FIELD_UNUSED, message, remedy)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalMode
-from raggrpo_api.spec.reward import RewardKind
+from raggrpo_api.spec.reward import SERVICE_REWARDS
 
 from .sizing_text import INDENT
 
-SERVICE_REWARDS = (RewardKind.HTTP, RewardKind.JUDGE)
 SUCCESS_RATES = (0.1, 0.5)
 """Shares of successful completions for which the table shows the share of equal groups."""
 
