@@ -1,13 +1,12 @@
 """Jobs whose steps show that they learn nothing."""
 
-from itertools import pairwise
-
 import pytest
 
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.learning import Streak
-from raggrpo_operator.kubernetes_runtime.rounds.events import Transition, transitions
+from raggrpo_operator.kubernetes_runtime.rounds.events import Transition
+from support.builders.operator.rounds import events
 from support.fakes.fake_runtime import Scenario, head_is_lost, make_scenario, until_step
 
 NOT_LEARNING = ConditionType.NOT_LEARNING
@@ -17,9 +16,7 @@ EQUAL = Streak(reason="ZeroVariance", since=1, share=1.0)
 
 
 def learning_events(scenario: Scenario) -> list[Transition]:
-    statuses = scenario.runtime.statuses
-    changes = (each for pair in pairwise(statuses) for each in transitions(*pair))
-    return [each for each in changes if "learning" in each.note]
+    return [each for each in events(scenario) if "learning" in each.note]
 
 
 @pytest.mark.row("B33")

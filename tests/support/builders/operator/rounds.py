@@ -7,7 +7,7 @@ from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
-from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
+from raggrpo_operator.kubernetes_runtime.rounds.events import Transition, transitions
 from support.fakes.fake_runtime import T0, Scenario
 
 
@@ -41,7 +41,12 @@ def is_soon(decision: Decision) -> bool:
     return decision.requeue_after is not None and 0 < decision.requeue_after <= 1
 
 
-def notes(scenario: Scenario) -> list[str]:
-    """Return the notes of a job's Events, from its first status to its last."""
+def events(scenario: Scenario) -> list[Transition]:
+    """Return a job's Events, from its first status to its last."""
     statuses = [JobStatus(), *scenario.runtime.statuses]
-    return [each.note for old, new in pairwise(statuses) for each in transitions(old, new)]
+    return [each for old, new in pairwise(statuses) for each in transitions(old, new)]
+
+
+def notes(scenario: Scenario) -> list[str]:
+    """Return the notes of a job's Events."""
+    return [each.note for each in events(scenario)]
