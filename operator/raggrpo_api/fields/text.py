@@ -7,8 +7,6 @@ from pydantic import AfterValidator
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x07|\x1b\\|\Z)|[ -~])", re.DOTALL)
 """Terminal escape sequences: control sequences, strings such as titles, and two-character ones."""
-
-
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Dead)\b")
 """Pattern of the start of a line that names an exception, as at the end of a traceback."""
 MIN_CONTEXT = 40
@@ -46,9 +44,9 @@ def error_first(text: str, limit: int) -> str:
     """
     rows = [row.rstrip() for row in printable(text[-4 * limit :]).splitlines() if row.strip()]
     starts = [number for number, row in enumerate(rows) if _EXCEPTION.match(row)]
-    start = starts[-1] if starts else len(rows) - 1
-    error = " ".join(" ".join(rows[max(0, start) :]).split())[:limit]
-    before = " ".join(" ".join(rows[: max(0, start)]).split())
+    start = starts[-1] if starts else max(0, len(rows) - 1)
+    error = " ".join(" ".join(rows[start:]).split())[:limit]
+    before = " ".join(" ".join(rows[:start]).split())
     remaining = limit - len(error) - len(" (after …)")
     if not before or remaining < MIN_CONTEXT:
         return error

@@ -36,9 +36,10 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
 
 def render_trainer_pod(job: RagGrpoJob, name: str, image: str, config: TrainerConfig) -> Manifest:
     """Return a pod with the volumes and variables of the trainer, for its tools."""
-    resolved = resolve(job, job.status.preflight.known_facts).spec
+    facts = job.status.preflight.known_facts
+    resolved = resolve(job, facts).spec
     used = trainer_image(job.spec, job.status.pinned, image)
-    plan = PodPlan(resolved, used, size(resolved, job.status.preflight.known_facts))
+    plan = PodPlan(resolved, used, size(resolved, facts))
     settings = _settings(image)
     sizing = sizing_for(plan.sizing, PodRole.PREFLIGHT)
     own = seal(config.to_json()) | {names.ENV_PREFLIGHT_OUTPUT: PREFLIGHT_OUTPUT}

@@ -46,7 +46,8 @@ def temperature_is_positive(rollout: RolloutSpec) -> bool:
     remedy="set rollout.temperature: 0.6, or another value from 0.01 to 2",
     if_specified=("temperature",),
     cel="double(self.temperature) == 0.0 || "
-    "double(self.temperature) >= 0.01 && double(self.temperature) <= 2.0",
+    f"double(self.temperature) >= {MIN_TEMPERATURE} && "
+    f"double(self.temperature) <= {MAX_TEMPERATURE}",
 )
 def temperature_is_in_range_of_engine(rollout: RolloutSpec) -> bool:
     """Reject temperatures at which the engine would fail or sample from another distribution."""
