@@ -15,7 +15,7 @@ class Columns(ApiModel):
     """Column names of the data files; `reward_model.ground_truth` is a nested column."""
 
     prompt: Column = "prompt"
-    """Prompt: a text, or a list of {role, content} or {from, value} that ends with the user's."""
+    """Prompt: a text, or messages {role, content} or {from, value} that end with a user message."""
     answer: Column = "answer"
     """Reference answer: a text, a list of accepted texts, or a list of messages."""
     context: Column = "context"

@@ -32,8 +32,6 @@ class ConditionReason(StrEnum):
     # ClusterReady
     PROVISIONING = "Provisioning"
     """The RayCluster exists; its pods are starting."""
-    WAITING_FOR_START_JOB = "WaitingForStartJob"
-    """training.startFrom names a job whose checkpoints are not available; the message says why."""
     HEAD_RETURN_TIMEOUT = "HeadReturnTimeout"
     """A replaced head did not become ready in time; the job gets a new cluster."""
 
@@ -56,6 +54,8 @@ class ConditionReason(StrEnum):
     """Pods do not start for another reason."""
 
     # Progressing; a False condition may have the cause for which the attempt is being stopped
+    WAITING_FOR_START_JOB = "WaitingForStartJob"
+    """training.startFrom names a job whose checkpoints are not available; the message says why."""
     STARTING = "Starting"
     """The attempt is starting."""
     TRAINING = "Training"
