@@ -118,11 +118,11 @@ def incompatible(differences: Iterable[Change], start: StartFrom | None = None) 
     With `start`, the checkpoint is that of another job: reward, retrieval and templates may differ,
     and also the data unless it continues.
     """
-    refused = [change for change in differences if change.change_class is MODEL]
+    rejected = [change for change in differences if change.change_class is MODEL]
     if start is None:
-        return refused
+        return rejected
     fixed = "model" if start.data is DataStart.RESTART else ("model", *DATA_ORDER)
-    return [change for change in refused if change.path.startswith(fixed)]
+    return [change for change in rejected if change.path.startswith(fixed)]
 
 
 def without_derived(differences: Sequence[Change]) -> list[Change]:

@@ -44,7 +44,7 @@ async def test_cluster_is_replaced_when_its_key_stays_missing() -> None:
     assert causes(scenario) == [Cause.PROGRESS_UNREACHABLE, Cause.SUCCEEDED]
     assert MISSING in scenario.attempts[0].message
     assert scenario.attempts[1].cluster == 2
-    assert scenario.count(StopAttempt) == 0, "the head would not accept it"
+    assert scenario.count(StopAttempt) == 0, "the head would reject it"
     assert scenario.count(DeleteCluster) >= 1
 
 

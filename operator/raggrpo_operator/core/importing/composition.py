@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from .overrides import Unreadable, Values, flatten, parse_mapping
+from .overrides import MAX_VALUES, Unreadable, Values, flatten, parse_mapping
 
 Read = Callable[[str], str | None]
 """Function that returns the text of a file, or None if the file is not available."""
 MAX_FILES: Final = 500
-MAX_VALUES: Final = 10_000
-"""Limits of a composition; a verl configuration has about 20 files and 500 values."""
+"""Maximum files of a composition; a verl configuration has about 20."""
 NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
 _HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
 _CHOICE: Final = re.compile(r"\$\{(\w+)\}")

@@ -13,7 +13,7 @@ Values = dict[str, Any]
 HOME: Final = "$HOME"
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 10_000
-"""Limits of a configuration file, far above those of verl; aliases count as often as they occur."""
+"""Limits of a configuration; verl's has about 500 values. Aliases count as often as they occur."""
 OVERRIDE: Final = re.compile(r"\+{0,2}([a-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 
 

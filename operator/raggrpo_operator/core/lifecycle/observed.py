@@ -36,7 +36,7 @@ class PreflightObserved:
     problem: str = ""
     """Why preflight failed without a result; "" if it did not."""
     cannot_start: bool = False
-    """Whether the pod cannot start until a person has fixed the cause, which `problem` says."""
+    """Whether the pod cannot start until a user fixes the cause described by `problem`."""
     waiting_for: str = ""
     """Why preflight has not started, for example because its image cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY

@@ -141,10 +141,10 @@ def _violation(error: ErrorDetails) -> Violation:
             return Violation(path, Reason.MISSING_FIELD, f"{location[-1]} is missing", remedy)
         case "enum" | "literal_error":
             return _not_a_choice(path, value, str(context["expected"]))
-        case "string_pattern_mismatch":
-            return _bad_format(location, str(value), shown, str(context["pattern"]))
         case _ if location == ("metadata", "name"):
             return _bad_name(path, str(value))
+        case "string_pattern_mismatch":
+            return _bad_format(location, str(value), shown, str(context["pattern"]))
         case "string_too_long":
             limit = context["max_length"]
             message = f"{shown} has {len(str(value))} characters, limit {limit}"
@@ -253,8 +253,6 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
 
 def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Violation:
     path = field_path(location)
-    if location == ("metadata", "name"):
-        return _bad_name(path, value)
     if "://" in value and "@" in value:
         remedy = "remove the credentials; use a header with secretKeyRef"
         return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL contains credentials", remedy)

@@ -49,7 +49,7 @@ def last_segments(run: Run) -> tuple[Run, Run]:
 
 
 def _segment(run: Run, first: int, end: int) -> Run:
-    """Return the records of the steps from `first` up to but excluding `end`."""
+    """Return the segment with the steps from `first` up to but excluding `end`."""
     history = [record for record in run.history if first <= record["step"] < end]
     numbers = {record["attempt"] for record in history}
     attempts = [attempt for attempt in run.status.attempts if attempt.number in numbers]

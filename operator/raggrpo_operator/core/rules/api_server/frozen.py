@@ -90,8 +90,8 @@ def _same_decay() -> str:
     return f"({decays} ? {ends} && {by_epochs} : {_same(f'spec.{_DECAY}')})"
 
 
-def _blocks(kind: ChangeClass) -> Iterator[str]:
-    """Yield the paths of the fields of a class outside of lists."""
+def _field_paths(kind: ChangeClass) -> Iterator[str]:
+    """Yield the paths of the fields of a class, except fields of list items."""
     for block, model in BLOCKS.items():
         names = fields_of_class(model, kind)
         yield from (f"{block}.{to_camel(name)}" for name in names if name not in LISTS)
@@ -99,7 +99,7 @@ def _blocks(kind: ChangeClass) -> Iterator[str]:
 
 def _values(kind: ChangeClass) -> Iterator[tuple[str, str]]:
     """Yield (text that names a field, CEL condition that the field is unchanged)."""
-    paths = [*_blocks(kind)]
+    paths = [*_field_paths(kind)]
     if kind is MODEL:
         paths = ["preset", "checkpoint.path", *paths]
     for path in paths:
