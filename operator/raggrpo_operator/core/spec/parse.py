@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -319,6 +320,7 @@ def _field_paths() -> Iterator[tuple[str, str]]:
                 pending.append((*location, name))
 
 
+@cache
 def _unique_fields() -> Mapping[str, str]:
     """Return the paths of the spec fields whose name occurs only once, by name."""
     fields = list(_field_paths())
