@@ -21,8 +21,14 @@ def history_file(log_dir: Path, epoch: int) -> Path:
 
 def read_history(log_dir: Path) -> list[Record]:
     """Return one record per step, in order; for a repeated step, the record of the newest epoch."""
-    steps = {r["step"]: r for r in _records(log_dir) if "event" not in r}
-    return [steps[step] for step in sorted(steps)]
+    return read_records(log_dir)[0]
+
+
+def read_records(log_dir: Path) -> tuple[list[Record], list[Record]]:
+    """Return the results of `read_history` and `read_events`, but read the files only once."""
+    records = _records(log_dir)
+    steps = {r["step"]: r for r in records if "event" not in r}
+    return [steps[step] for step in sorted(steps)], [r for r in records if "event" in r]
 
 
 def read_events(log_dir: Path) -> list[Record]:

@@ -9,7 +9,7 @@ from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.history import Record, read_events, read_history
+from raggrpo_api.trainer.history import Record, read_records
 from raggrpo_api.trainer.learning import Streak, streaks_of
 from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, segments_after
@@ -44,12 +44,13 @@ async def resume(
     state is at a later step that was neither reported nor saved, this function reports that step.
     """
     newest = store.newest
-    store.skipped += removed_checkpoint(store, read_events(Path(config.monitoring.log_dir)))
+    history, events = await asyncio.to_thread(_read_records, config)
+    store.skipped += removed_checkpoint(store, events)
     for skipped in store.skipped:
         log.warning("skipping checkpoint %s: %s", skipped.path, skipped.reason)
     saved_step = newest.meta.step if newest is not None else 0
     if retained is None or retained.position.step < saved_step:
-        state = await _load_newest(config, store, ranks, reporter, identity)
+        state = await _load_newest(config, store, ranks, reporter, identity, history)
         key = state_key(config, ranks.infos[0], identity)
         await ranks.retain(TrainingPosition(state.step, state.cursor, key))
         return state
@@ -57,7 +58,7 @@ async def resume(
     log.info("resuming from the ranks' state after step %d; no checkpoint is loaded", position.step)
     ref = newest.ref() if newest is not None else None
     segments = segments_after(newest.meta, config, identity=identity) if newest is not None else ()
-    streaks = await _earlier_streaks(config, position.step)
+    streaks = _streaks_until(position.step, history)
     reporter.report_resume(position.step, ref, store.best, store.skipped, segments, streaks)
     record = retained.record()
     if record is not None and position.step > max(reported_step, saved_step):
@@ -73,6 +74,7 @@ async def _load_newest(
     ranks: Ranks,
     reporter: Reporter,
     identity: Mapping[str, object],
+    history: Sequence[Record],
 ) -> TrainState:
     """Load the newest loadable checkpoint, or return the state at step 0 if there is none.
 
@@ -93,7 +95,7 @@ async def _load_newest(
             continue
         step = checkpoint.meta.step
         segments = segments_after(checkpoint.meta, config, identity=identity)
-        streaks = await _earlier_streaks(config, step)
+        streaks = _streaks_until(step, history)
         reporter.report_resume(step, checkpoint.ref(), store.best, store.skipped, segments, streaks)
         return TrainState(step, checkpoint.meta.cursor, step, segments=segments)
     start = config.training.start_from
@@ -119,13 +121,16 @@ def removed_checkpoint(store: CheckpointStore, events: Sequence[Record]) -> list
     return [] if is_known else [SkippedCheckpoint(path=str(folder), reason=reason)]
 
 
-async def _earlier_streaks(config: TrainerConfig, step: int) -> list[Streak]:
-    """Return the streaks of earlier attempts up to `step`; an unreadable history has none."""
+def _read_records(config: TrainerConfig) -> tuple[list[Record], list[Record]]:
+    """Return the steps and events of earlier attempts; an unreadable history has none."""
     try:
-        history = await asyncio.to_thread(read_history, Path(config.monitoring.log_dir))
+        return read_records(Path(config.monitoring.log_dir))
     except OSError as error:
         log.warning("the history of earlier attempts cannot be read: %s", error)
-        return []
+        return [], []
+
+
+def _streaks_until(step: int, history: Sequence[Record]) -> list[Streak]:
     return streaks_of(record for record in history if record["step"] <= step)
 
 
