@@ -79,15 +79,15 @@ def check_compatible(
     CHECKPOINT_INCOMPATIBLE with all values that differ but must not.
     """
     differences = changed_values(meta, config, identity=identity)
-    refused = incompatible(differences, start)
+    rejected = incompatible(differences, start)
     has_equal_values = meta.resume_values == resume_values(config) | dict(identity)
     is_unexplained = has_equal_values and meta.resume_hash != config.attempt.resume_hash
-    if refused or is_unexplained:
+    if rejected or is_unexplained:
         hashes = f"resumeHash: {meta.resume_hash} → {config.attempt.resume_hash}"
         raise TrainerError(
             ExitCode.CHECKPOINT_INCOMPATIBLE,
             f"the checkpoint of step {meta.step} was saved with other settings or files (old → "
-            f"new): {'; '.join(map(str, refused)) or hashes}; {_remedy(start)}",
+            f"new): {'; '.join(map(str, rejected)) or hashes}; {_remedy(start)}",
         )
     ranks = config.world.num_ranks
     if meta.world_size != ranks:
@@ -103,6 +103,14 @@ def _remedy(start: StartFrom | None) -> str:
     return "use the settings of that job"
 
 
+def change_lines(
+    meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
+) -> list[str]:
+    """Return the values that differ from those of the checkpoint, in the format of a segment."""
+    differences = changed_values(meta, config, identity=identity)
+    return [str(change) for change in without_derived(differences)]
+
+
 def segments_after(
     meta: Meta, config: TrainerConfig, *, identity: Mapping[str, object] = NOTHING
 ) -> tuple[Segment, ...]:
@@ -110,8 +118,7 @@ def segments_after(
 
     Changed values start a new segment after the checkpoint's step.
     """
-    differences = changed_values(meta, config, identity=identity)
-    if not differences:
+    changes = change_lines(meta, config, identity=identity)
+    if not changes:
         return meta.segments
-    lines = [str(change) for change in without_derived(differences)]
-    return (*meta.segments, Segment(first_step=meta.step + 1, changes=lines[:MAX_CHANGES]))
+    return (*meta.segments, Segment(first_step=meta.step + 1, changes=changes[:MAX_CHANGES]))

@@ -6,10 +6,10 @@ from pathlib import Path
 from raggrpo_api.spec.start_from import DataStart, OptimizerStart, StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.progress import Segment
+from raggrpo_api.trainer.progress import MAX_CHANGES, Segment
 from raggrpo_trainer.errors import TrainerError
 
-from .compatibility import NOTHING, segments_after
+from .compatibility import NOTHING, change_lines
 from .folder import Checkpoint
 from .selection import select_checkpoint
 
@@ -42,16 +42,15 @@ def start_segments(
     identity: Mapping[str, object] = NOTHING,
 ) -> tuple[Segment, ...]:
     """Return the segments of the other job, and the first one of this job."""
-    earlier = checkpoint.meta.segments
-    changes = [
-        change
-        for segment in segments_after(checkpoint.meta, config, identity=identity)[len(earlier) :]
-        for change in segment.changes
-    ]
+    meta = checkpoint.meta
+    changes = change_lines(meta, config, identity=identity)
     if start.optimizer is OptimizerStart.RESET:
         changes.append("optimizer state: reset")
     if start.data is DataStart.RESTART:
         changes.append("data position: first row")
-    first_step = checkpoint.meta.step + 1
-    source = str(checkpoint.folder)
-    return (*earlier, Segment(first_step=first_step, changes=changes, from_checkpoint=source))
+    first = Segment(
+        first_step=meta.step + 1,
+        changes=changes[:MAX_CHANGES],
+        from_checkpoint=str(checkpoint.folder),
+    )
+    return (*meta.segments, first)
