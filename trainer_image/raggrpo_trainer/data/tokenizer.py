@@ -65,17 +65,21 @@ def leading_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
     return ()
 
 
-def prompt_ids(text: str, tokenizer: Tokenizer, chat_template: str) -> tuple[int, ...]:
-    """Return the tokens of a rendered prompt.
+def start_tokens(tokenizer: Tokenizer, chat_template: str) -> tuple[int, ...]:
+    """Return the tokens that each prompt starts with, besides those that its template writes.
 
     The text of the tokenizer's own template is complete, as in transformers and vLLM. Other text,
-    plain or from the job's template, starts with `leading_tokens`, unless it contains them already.
+    plain or from the job's template, starts with `leading_tokens`.
     """
+    is_complete = tokenizer.chat_template and not chat_template
+    return () if is_complete else leading_tokens(tokenizer)
+
+
+def prompt_ids(text: str, tokenizer: Tokenizer, chat_template: str) -> tuple[int, ...]:
+    """Return the tokens of a rendered prompt, with `start_tokens` unless it has them already."""
     ids = token_ids(text, tokenizer)
-    if tokenizer.chat_template and not chat_template:
-        return ids
-    leading = leading_tokens(tokenizer)
-    return ids if ids[: len(leading)] == leading else (*leading, *ids)
+    start = start_tokens(tokenizer, chat_template)
+    return ids if ids[: len(start)] == start else (*start, *ids)
 
 
 def end_token_ids(tokenizer: Tokenizer, model: Path) -> frozenset[int]:

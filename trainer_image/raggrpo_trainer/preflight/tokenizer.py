@@ -13,7 +13,7 @@ from raggrpo_trainer.data.tokenizer import (
     Tokenizer,
     completion_text,
     end_token_ids,
-    leading_tokens,
+    start_tokens,
     token_ids,
 )
 from raggrpo_trainer.rollout.search_turn import SEARCH_END
@@ -47,7 +47,7 @@ def check_tokenizer(
         *_problems_of_ends(end_ids, embedding_rows),
         *_problems_of_texts(config, tokenizer, end_ids),
     ]
-    start = prompt_start(config, tokenizer)
+    start = _shown(start_tokens(tokenizer, config.data.chat_template), tokenizer)
     evidence = [f"prompts start with {start}, as the tokenizer's default"] if start else []
     if end_ids:
         evidence.append(f"completions end with {_shown(sorted(end_ids), tokenizer)}")
@@ -60,13 +60,6 @@ def check_tokenizer(
     text = "; ".join(evidence)
     finding = finding_for(CheckId.TOKENIZER, problems, text, is_unusual=not end_ids)
     return TokenizerCheck(finding, start)
-
-
-def prompt_start(config: TrainerConfig, tokenizer: Tokenizer) -> str:
-    """Return the text of the tokens that the trainer puts before each prompt, or ""."""
-    if tokenizer.chat_template and not config.data.chat_template:
-        return ""
-    return _shown(leading_tokens(tokenizer), tokenizer)
 
 
 def required_texts(config: TrainerConfig) -> dict[str, str]:
