@@ -62,6 +62,7 @@ class Collector:
         self._composer, self._retrieval, self._rewards = composer, retrieval, rewards
         self._clock = clock
         self._end_ids = end_token_ids(tokenizer, Path(config.model.path))
+        self._stop_token_ids = tuple(sorted(self._end_ids))
 
     async def prepare(
         self,
@@ -213,7 +214,7 @@ class Collector:
             temperature=batch.sampling.temperature,
             top_p=batch.sampling.top_p,
             seed=sample_seed(config.training.seed, batch.step, sample.prompt.index, key),
-            stop_token_ids=tuple(sorted(self._end_ids)),
+            stop_token_ids=self._stop_token_ids,
             stop=(SEARCH_END,) if is_search and turn < config.retrieval.max_turns else (),
         )
 

@@ -15,6 +15,9 @@ class _Tally:
     examples: dict[FailureCause, str] = field(default_factory=dict)
     is_user_code: bool = False
 
+    def exceeds(self, max_ratio: float) -> bool:
+        return self.causes.total() > max_ratio * self.calls
+
 
 class FailureLedger:
     """Counts the calls and failures of one step by source and cause, with an example of each."""
@@ -34,9 +37,9 @@ class FailureLedger:
         tally.causes[failure.cause] += 1
         tally.examples.setdefault(failure.cause, f"sample {sample}: {failure.detail}")
 
-    def exceeds(self, limit: float) -> bool:
-        """Return whether the share of failed calls to any source is above `limit`."""
-        return any(each.causes.total() > limit * each.calls for each in self._tallies.values())
+    def exceeds(self, max_ratio: float) -> bool:
+        """Return whether the share of failed calls to any source is above `max_ratio`."""
+        return any(tally.exceeds(max_ratio) for tally in self._tallies.values())
 
     def causes(self, source: str) -> dict[FailureCause, int]:
         """Return the number of failed calls to `source` by cause."""
@@ -51,10 +54,7 @@ class FailureLedger:
             _sentence(source, tally)
             for source, tally in self._tallies.items()
             if tally.is_user_code
-            and (
-                FailureCause.WRONG_TYPE in tally.causes
-                or tally.causes.total() > max_ratio * tally.calls
-            )
+            and (FailureCause.WRONG_TYPE in tally.causes or tally.exceeds(max_ratio))
         )
         return "; ".join(faults)
 

@@ -40,7 +40,7 @@ def sample_metrics(rollouts: Rollouts, groups: Sequence[Group]) -> SampleMetrics
         reward_parts={
             term: statistics.fmean(sample.parts[term] for sample in scored) for term in terms
         },
-        exact_match=_mean([s.exact_match for s in scored if s.exact_match is not None]),
+        exact_match=rollouts.exact_match,
         num_samples=len(samples),
         num_failed=len(samples) - len(scored),
         zero_variance=1.0 - num_with_variance / max(1, num_groups),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.generation import Generation
@@ -95,6 +96,12 @@ class Rollouts:
             seconds[stage] = seconds.get(stage, 0.0) + max(0.0, end - time)
             time = max(time, end)
         return seconds
+
+    @property
+    def exact_match(self) -> float | None:
+        """Mean over the scored samples with reference answers, or None without any."""
+        values = [s.exact_match for s in self.scored if s.exact_match is not None]
+        return fmean(values) if values else None
 
     @property
     def scored(self) -> list[Sample]:

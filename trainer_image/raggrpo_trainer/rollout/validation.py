@@ -1,7 +1,6 @@
 """Validation on held-out prompts: one greedy completion each, scored by exact match and reward."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
@@ -33,11 +32,11 @@ class Validator:
         rollouts = await self._rollouts(step, swap_passages=False)
         control = None
         if self._with_control:
-            control = _mean_exact_match(await self._rollouts(step, swap_passages=True))
+            control = (await self._rollouts(step, swap_passages=True)).exact_match
         scored = rollouts.scored
         rewards = [sample.reward or 0.0 for sample in scored]
         return ValidationResult(
-            exact_match=_mean_exact_match(rollouts),
+            exact_match=rollouts.exact_match,
             reward_mean=sum(rewards) / max(1, len(rewards)),
             num_samples=len(scored),
             num_failed=len(rollouts.samples) - len(scored),
@@ -51,9 +50,3 @@ class Validator:
         rollouts = await self._collector.collect(batch)
         self._collector.check_failures(rollouts)
         return rollouts
-
-
-def _mean_exact_match(rollouts: Rollouts) -> float | None:
-    """Return the mean over the scored prompts with reference answers, or None without any."""
-    values = [s.exact_match for s in rollouts.scored if s.exact_match is not None]
-    return fmean(values) if values else None

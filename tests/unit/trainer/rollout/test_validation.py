@@ -6,6 +6,8 @@ import pytest
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
+from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import Validator
 from support.builders.trainer.reports import make_config
 from support.builders.trainer.rollouts import make_collector, make_prompt
@@ -31,9 +33,9 @@ async def test_validation_uses_first_max_samples_prompts(tmp_path: Path) -> None
 async def test_validation_exact_match_covers_prompts_with_answers(
     tmp_path: Path, values: list[float | None], mean: float | None
 ) -> None:
-    scored = [Mock(reward=0.5, exact_match=value) for value in values]
+    samples = tuple(Mock(reward=0.5, exact_match=value) for value in values)
     collector = Mock(spec=Collector, prepare=AsyncMock(), collect=AsyncMock())
-    collector.collect.return_value = Mock(scored=scored, samples=scored)
+    collector.collect.return_value = Rollouts(samples, [], FailureLedger())
 
     result = await Validator(make_config(tmp_path), [], collector).measure(step=1)
 
