@@ -168,7 +168,7 @@ class ReportingThread(threading.Thread):
         if self._is_due(step, monitoring.performance_every_steps):
             points |= {f"seconds/{name}": value for name, value in record.stage_seconds().items()}
             points |= {f"share/{name}": value for name, value in record.shares().items()}
-            points |= record.retrieval_scalars()
+            points |= retrieval_scalars(record.retrieval)
         if points:
             self._plot(step, points)
 

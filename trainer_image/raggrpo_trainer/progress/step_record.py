@@ -38,10 +38,6 @@ class StepRecord:
         values["tokens_per_second"] = self.trained.num_sampled_tokens / seconds
         return {name: value for name, value in values.items() if value is not None}
 
-    def retrieval_scalars(self) -> dict[str, float]:
-        """Return the result of `retrieval_scalars` for the calls up to this step."""
-        return retrieval_scalars(self.retrieval)
-
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds by stage; the rest of the step is `other`."""
         other = max(0.0, self.step_seconds - sum(self.seconds.values()))
