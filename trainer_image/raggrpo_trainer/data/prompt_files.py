@@ -220,15 +220,11 @@ def _template_value(row: Row, path: str, place: str) -> Any:
         problem = f"column {path!r} {state}, but {place} contains the placeholder {{{path}}}"
         remedy = f"fill in the column, or use one of: {_available_columns(row)}"
         raise data_error(row.place, problem, remedy)
-    try:
-        json.dumps(value)
-    except TypeError as error:
+    if not _is_json(value):
         problem = (
             f"column {path!r} has type {type(value).__name__}, but {place} contains {{{path}}}"
         )
-        raise data_error(
-            row.place, problem, "convert the column to text, numbers or lists"
-        ) from error
+        raise data_error(row.place, problem, "convert the column to text, numbers or lists")
     return value
 
 

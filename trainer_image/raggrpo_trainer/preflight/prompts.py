@@ -2,9 +2,8 @@
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
@@ -101,7 +100,7 @@ def _kinds(data: DataSet) -> Iterator[tuple[str, Prompt]]:
 
 
 def _template_problems(
-    config: TrainerConfig, prompts: Iterator[Prompt] | Any, tokenizer: Tokenizer
+    config: TrainerConfig, prompts: Iterable[Prompt], tokenizer: Tokenizer
 ) -> Iterator[str]:
     for prompt in prompts:
         try:
@@ -140,15 +139,16 @@ def _omitted(prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer) -> lis
     )
     probed = replace(prompt, earlier=earlier)
     text = render_prompt(probed, PROBE_QUESTION, tokenizer, template)
-    roles = {
+    omitted = {
         f"messages with role {message['role']}"
         for message, probe in zip(earlier, probes, strict=True)
         if message["content"] == probe and probe not in text
     }
     if prompt.tools:
         without = render_prompt(replace(probed, tools=()), PROBE_QUESTION, tokenizer, template)
-        roles |= {"the tools"} if text == without else set()
-    return sorted(roles)
+        if text == without:
+            omitted.add("the tools")
+    return sorted(omitted)
 
 
 def _longest(config: TrainerConfig, data: DataSet) -> Iterator[tuple[str, Prompt]]:
