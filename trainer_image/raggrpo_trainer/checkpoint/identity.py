@@ -1,7 +1,7 @@
 """Content of the files that a checkpoint depends on. Paths, mounts and hosts are not part of it.
 
 with FileDigests(path / DIGESTS) as digests:
-identity = content_identity(config, digests)     # {"model weights": "5f1d…", …}
+    identity = content_identity(config, digests)     # {"model weights": "5f1d…", …}
 """
 
 import hashlib

@@ -30,7 +30,7 @@ class DriverOutput:
         threading.Thread(target=self._run, name="driver-output", daemon=True).start()
 
     def _copy_chunk(self, file: Path) -> bool:
-        """Copy one chunk; return whether it contained a complete line."""
+        """Copy one chunk; return whether more may follow."""
         offset = self._offsets.get(file, 0)
         with file.open("rb") as log:
             log.seek(offset)
