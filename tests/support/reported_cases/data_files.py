@@ -1,6 +1,5 @@
 """Reported cases about data files."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
+from raggrpo_api.trainer.preflight import CheckId, CheckState
 from raggrpo_trainer.data.prompt_files import Prompt, read_prompts
-from raggrpo_trainer.preflight.run import run_checks
 from support.builders.data.rows import write_rows
 from support.builders.trainer.preflight import check_of, make_fit_config
 from support.reported_cases.case import case
+from support.reported_cases.checks import expect, preflight
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
 MAP = pa.map_(pa.string(), pa.string())
@@ -24,23 +23,15 @@ ROW = {"prompt": "q", "answer": "a"}
 QUESTION = "请问中国的首都是哪里？"
 
 
-def preflight(folder: Path, changes: Mapping[str, Any] | None = None) -> PreflightResult:
-    return asyncio.run(run_checks(make_fit_config(folder, changes), {}))
-
-
 def expect_failure(
     folder: Path, check: CheckId, *words: str, changes: Mapping[str, Any] | None = None
 ) -> None:
     """Assert that preflight fails a check with evidence that contains all words."""
-    result = check_of(preflight(folder, changes), check)
-    assert result.state is CheckState.FAILED, result.evidence
-    assert [word for word in words if word not in result.evidence] == [], result.evidence
+    expect(preflight(folder, changes), check, CheckState.FAILED, *words)
 
 
 def expect_warning(folder: Path, check: CheckId, changes: Mapping[str, Any], *words: str) -> None:
-    result = check_of(preflight(folder, changes), check)
-    assert result.state is CheckState.WARNED, result.evidence
-    assert [word for word in words if word not in result.evidence] == [], result.evidence
+    expect(preflight(folder, changes), check, CheckState.WARNED, *words)
 
 
 def train_on(file: Path, **data: Any) -> dict[str, Any]:
@@ -58,7 +49,7 @@ def write_table(path: Path, columns: Mapping[str, pa.Array]) -> Path:
 
 
 @case("D1", fault="A file is a pointer of Git LFS", inputs=["t.parquet", "t.jsonl", "t.json"])
-def pointer_as_data_is_refused(folder: Path, name: str) -> None:
+def pointer_as_data_is_rejected(folder: Path, name: str) -> None:
     (folder / name).write_bytes(LFS_POINTER)
     words = (f"{name}: is a Git LFS pointer, not the file; run `git lfs pull`",)
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / name))
@@ -69,7 +60,7 @@ def pointer_as_data_is_refused(folder: Path, name: str) -> None:
     fault="A file is a pointer of Git LFS",
     inputs=["a.safetensors", "config.json", "tokenizer.json", "model.safetensors.index.json"],
 )
-def pointer_in_model_folder_is_refused(folder: Path, name: str) -> None:
+def pointer_in_model_folder_is_rejected(folder: Path, name: str) -> None:
     make_fit_config(folder)
     (folder / "model" / name).write_bytes(LFS_POINTER)
     words = (f"model/{name}", "is a Git LFS pointer, not the file; run `git lfs pull`")
@@ -77,7 +68,7 @@ def pointer_in_model_folder_is_refused(folder: Path, name: str) -> None:
 
 
 @case("D1-corpus", fault="A file is a pointer of Git LFS", inputs=["c.jsonl", "c.parquet"])
-def pointer_as_corpus_is_refused(folder: Path, name: str) -> None:
+def pointer_as_corpus_is_rejected(folder: Path, name: str) -> None:
     corpus = folder / name
     corpus.write_bytes(LFS_POINTER)
     endpoint = {"name": "kb", "managed": {"corpus": str(corpus)}}
@@ -92,7 +83,7 @@ IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 @dataclass(frozen=True)
 class Images:
-    """A row with image data, and words of the message that refuses it."""
+    """A row with image data, and words of the message that rejects it."""
 
     row: dict[str, Any]
     word: str
@@ -110,7 +101,7 @@ class Images:
         Images({"prompt": "<video>q", "videos": "x.mp4"}, "<video>"),
     ],
 )
-def image_data_is_refused(folder: Path, given: Images) -> None:
+def image_data_is_rejected(folder: Path, given: Images) -> None:
     file = write_rows(folder / "t.jsonl", [ROW | {"images": []}, ROW | given.row])
     words = ("line 2", given.word, "not supported")
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
@@ -126,7 +117,7 @@ def image_data_is_refused(folder: Path, given: Images) -> None:
         pa.array([None, b"x"], pa.binary()),
     ],
 )
-def parquet_image_column_is_refused(folder: Path, images: pa.Array) -> None:
+def parquet_image_column_is_rejected(folder: Path, images: pa.Array) -> None:
     texts = {"prompt": pa.array(["q", "q"]), "answer": pa.array(["a", "a"])}
     file = write_table(folder / "t.parquet", {**texts, "images": images})
     words = ("row 2: column 'images' has image data, which is not supported",)
@@ -194,7 +185,7 @@ def messages_are_parsed(folder: Path, prompt: object) -> None:
         json.dumps([{"from": "gpt", "value": "a"}]),
     ],
 )
-def printed_messages_are_refused_by_row(folder: Path, prompt: object) -> None:
+def printed_messages_are_rejected_by_row(folder: Path, prompt: object) -> None:
     file = write_rows(folder / "t.jsonl", [ROW, ROW | {"prompt": prompt}])
     expect_failure(folder, CheckId.DATA_READABLE, "line 2: column 'prompt'", changes=train_on(file))
 
@@ -226,7 +217,7 @@ def answer_with_messages_below_is_read(folder: Path) -> None:
 
 
 @case("D4", fault="One JSON array instead of lines", inputs=["t.json", "t.jsonl"])
-def json_array_is_refused(folder: Path, name: str) -> None:
+def json_array_is_rejected(folder: Path, name: str) -> None:
     for number, indent in enumerate((None, 1)):
         file = folder / f"{number}{name}"
         file.write_text(json.dumps([ROW, ROW], indent=indent))
@@ -278,7 +269,7 @@ def byte_order_mark_of_utf8_is_read(folder: Path) -> None:
 
 
 @case("D6", fault="Two columns have the same name")
-def duplicate_parquet_column_is_refused(folder: Path) -> None:
+def duplicate_parquet_column_is_rejected(folder: Path) -> None:
     columns = [pa.array([text]) for text in ("q", "other", "a")]
     pq.write_table(pa.table(columns, names=["prompt", "prompt", "answer"]), folder / "t.parquet")
     words = ("t.parquet: duplicate column", "'prompt'")
@@ -294,7 +285,7 @@ def unused_duplicate_parquet_column_is_ignored(folder: Path) -> None:
 
 
 @case("D6-images", fault="Two columns have the same name")
-def duplicate_image_column_is_refused(folder: Path) -> None:
+def duplicate_image_column_is_rejected(folder: Path) -> None:
     columns = [pa.array(["q"]), pa.array(["a"]), *[pa.array(IMAGES, IMAGE_TYPE)] * 2]
     names = ["prompt", "answer", "images", "images"]
     pq.write_table(pa.table(columns, names=names), folder / "t.parquet")
@@ -303,7 +294,7 @@ def duplicate_image_column_is_refused(folder: Path) -> None:
 
 
 @case("D6-map", fault="Two columns have the same name")
-def duplicate_key_of_map_is_refused(folder: Path) -> None:
+def duplicate_key_of_map_is_rejected(folder: Path) -> None:
     maps = pa.array([[("ground_truth", "1"), ("ground_truth", "2")]], MAP)
     texts = {"prompt": pa.array(["q"]), "reward_model": maps}
     file = write_table(folder / "t.parquet", texts)
@@ -313,7 +304,7 @@ def duplicate_key_of_map_is_refused(folder: Path) -> None:
 
 
 @case("D6-key", fault="Two columns have the same name")
-def duplicate_json_key_is_refused(folder: Path) -> None:
+def duplicate_json_key_is_rejected(folder: Path) -> None:
     (folder / "t.jsonl").write_text('{"prompt": "q", "answer": "a", "prompt": "other"}\n')
     words = ("line 1: duplicate column", "'prompt'")
     expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(folder / "t.jsonl"))

@@ -20,21 +20,21 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_api.trainer.preflight import CheckId, CheckState, PreflightResult
+from raggrpo_api.trainer.preflight import CheckId, CheckState
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.prompts import compose
 from raggrpo_trainer.data.tokenizer import load_tokenizer
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.policy.model import load_model
-from raggrpo_trainer.preflight.run import run_checks
 from raggrpo_trainer.retrieval.client import WARM_UP_TEXT
 from raggrpo_trainer.rollout.search_turn import SEARCH_END, search_query
 from support.builders.data.rows import write_rows
 from support.builders.operator.jobs import data_of, make_manifest
 from support.builders.trainer.policies import write_model
-from support.builders.trainer.preflight import check_of, make_fit_config
+from support.builders.trainer.preflight import make_fit_config
 from support.builders.trainer.word_model import END, write_word_model
 from support.reported_cases.case import case
+from support.reported_cases.checks import expect, preflight
 from support.servers.faulty_server import search_r1, serving
 
 BOS = "Ā"
@@ -42,17 +42,6 @@ BOS = "Ā"
 PLAIN = "{{ messages[-1].content }}"
 MARKER = "####"
 TAGS = (MARKER, "<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>")
-
-
-def preflight(folder: Path, changes: dict[str, Any] | None = None) -> PreflightResult:
-    return asyncio.run(run_checks(make_fit_config(folder, changes), {}))
-
-
-def expect(result: PreflightResult, check: CheckId, state: CheckState, *words: str) -> None:
-    """Assert a check's state and that its evidence contains all words."""
-    observed = check_of(result, check)
-    assert observed.state is state, observed.evidence
-    assert [word for word in words if word not in observed.evidence] == [], observed.evidence
 
 
 def change_tokenizer(model: Path, change: Callable[[RustTokenizer], None], **config: Any) -> None:
@@ -197,7 +186,7 @@ def tags_that_are_special_tokens_work_in_a_run(folder: Path) -> None:
 
 
 @case("M3", fault="A token has no row in the embedding", inputs=[["<search>"], ["<a>", "<b>"]])
-def token_beyond_the_embedding_is_refused(folder: Path, tokens: Sequence[str]) -> None:
+def token_beyond_the_embedding_is_rejected(folder: Path, tokens: Sequence[str]) -> None:
     make_fit_config(folder)
     change_tokenizer(folder / "model", add(*tokens))
     words = (repr(tokens[0]), "id 256", "embedding of 256 rows", "resize_token_embeddings")
@@ -205,7 +194,7 @@ def token_beyond_the_embedding_is_refused(folder: Path, tokens: Sequence[str]) -
 
 
 @case("M3-end", fault="A token has no row in the embedding", inputs=[256, [7, 300]])
-def end_token_beyond_the_embedding_is_refused(folder: Path, number: object) -> None:
+def end_token_beyond_the_embedding_is_rejected(folder: Path, number: object) -> None:
     make_fit_config(folder)
     file = folder / "model" / "generation_config.json"
     file.write_text(json.dumps({"eos_token_id": number}))

@@ -124,17 +124,17 @@ CHANGED = [
 
 
 @case("M7", fault="Other content at the same path is trained on silently", inputs=CHANGED)
-def changed_content_is_refused(folder: Path, given: tuple[Callable[[Path], None], str]) -> None:
+def changed_content_is_rejected(folder: Path, given: tuple[Callable[[Path], None], str]) -> None:
     """The message names the input that differs, and only that."""
     change, name = given
     config = _make_job(folder)
     _save_steps(config, 2)
     change(folder)
-    with pytest.raises(TrainerError) as refused:
+    with pytest.raises(TrainerError) as rejected:
         _resume(config)
-    assert refused.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
-    assert f'{name}: "' in str(refused.value)
-    assert str(refused.value).count(" → ") == 2  # "(old → new)" and one input
+    assert rejected.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
+    assert f'{name}: "' in str(rejected.value)
+    assert str(rejected.value).count(" → ") == 2  # "(old → new)" and one input
 
 
 @case("M8", fault="A path is taken for the identity of its content")

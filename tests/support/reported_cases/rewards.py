@@ -30,10 +30,10 @@ TOO_LARGE = ["1e308", "-1e308", "float('inf')", "10**400"]
 
 
 @case("R1", fault="A function of another trainer fails every call", inputs=FOREIGN)
-def function_of_another_trainer_is_refused_or_adapted(folder: Path, given: tuple[str, str]) -> None:
-    """It is called with the first row: refused with what was expected, or adapted."""
+def foreign_function_is_rejected_or_adapted(folder: Path, given: tuple[str, str]) -> None:
+    """It is called with the first row: rejected with what was expected, or adapted."""
     code, signature = given
-    evidence = refused(folder, code)
+    evidence = rejection(folder, code)
     assert "expected a function of one dict" in evidence
     assert f"set signature: {signature}" in evidence
     check, exit_code = preflight(folder, code, signature=signature)
@@ -43,9 +43,9 @@ def function_of_another_trainer_is_refused_or_adapted(folder: Path, given: tuple
 
 
 @case("R2", fault=NO_NUMBER, inputs=NEVER_A_NUMBER)
-def result_that_is_no_number_is_refused(folder: Path, value: str) -> None:
+def result_that_is_no_number_is_rejected(folder: Path, value: str) -> None:
     """The first row shows it; the value and what was expected are reported."""
-    evidence = refused(folder, f"def score(sample): return {value}")
+    evidence = rejection(folder, f"def score(sample): return {value}")
     assert "expected a function of one dict" in evidence
     assert f"returned {ast.literal_eval(value)!r}" in evidence
 
@@ -60,9 +60,9 @@ def rare_result_that_is_no_number_ends_the_run(folder: Path, value: str) -> None
 
 
 @case("R3", fault="Rewards overflow", inputs=TOO_LARGE)
-def reward_that_overflows_is_refused(folder: Path, value: str) -> None:
+def reward_that_overflows_is_rejected(folder: Path, value: str) -> None:
     """A large magnitude never overflows in our arithmetic."""
-    assert "is beyond ±1e+30" in refused(folder, f"def score(sample): return {value}")
+    assert "is beyond ±1e+30" in rejection(folder, f"def score(sample): return {value}")
     with pytest.raises(TrainerError) as raised:
         train_step(folder, f"def score(sample): return {value}", weight=100.0)
     assert raised.value.exit_code is ExitCode.REWARD_CODE_ERROR
@@ -77,14 +77,14 @@ def largest_rewards_are_finite(folder: Path) -> None:
 
 
 @case("R4", fault="A reward ends its process", inputs=["sys.exit(0)", "os._exit(0)"])
-def reward_that_exits_is_refused(folder: Path, statement: str) -> None:
+def reward_that_exits_is_rejected(folder: Path, statement: str) -> None:
     """The function's process exits, not the job's."""
     code = f"import os, sys\ndef score(sample): {statement}"
-    assert "process exited with code 0" in refused(folder, code)
+    assert "process exited with code 0" in rejection(folder, code)
 
 
-def refused(folder: Path, code: str) -> str:
-    """Return the evidence of preflight, which refuses the code as RewardCodeError."""
+def rejection(folder: Path, code: str) -> str:
+    """Return the evidence of preflight, which rejects the code as RewardCodeError."""
     check, exit_code = preflight(folder, code)
     assert check.state is CheckState.FAILED
     assert exit_code is ExitCode.REWARD_CODE_ERROR

@@ -126,7 +126,7 @@ def test_moved_files_are_compatible_and_start_no_segment(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "is_refused"),
+    ("name", "data", "is_rejected"),
     [
         ("model weights", "Restart", True),
         ("model tokenizer", "Restart", True),
@@ -138,7 +138,7 @@ def test_moved_files_are_compatible_and_start_no_segment(tmp_path: Path) -> None
     ],
 )
 def test_job_that_starts_from_another_needs_its_model_and_rows(
-    tmp_path: Path, name: str, data: str, *, is_refused: bool
+    tmp_path: Path, name: str, data: str, *, is_rejected: bool
 ) -> None:
     write_files(tmp_path)
     config = make_config(tmp_path)
@@ -146,7 +146,7 @@ def test_job_that_starts_from_another_needs_its_model_and_rows(
     CHANGES[name](tmp_path)
     start = StartFrom.model_validate({"checkpoint": {"path": "/other"}, "data": data})
 
-    with pytest.raises(TrainerError, match=name) if is_refused else nullcontext():
+    with pytest.raises(TrainerError, match=name) if is_rejected else nullcontext():
         check_compatible(meta, config, identity=identity_of(tmp_path), start=start)
 
 

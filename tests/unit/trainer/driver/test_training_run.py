@@ -47,7 +47,7 @@ async def test_warm_up_of_endpoints_uses_configured_timeout(tmp_path: Path) -> N
     retrieval.warm_up.assert_awaited_once_with("wiki", 17, {"context": "c"})
 
 
-async def test_wait_for_data_is_a_stage_of_its_own(tmp_path: Path) -> None:
+async def test_wait_for_data_is_separate_stage(tmp_path: Path) -> None:
     reporter = Mock()
     run = TrainingRun(
         make_config(tmp_path), {}, Hooks(), asyncio.Event(), Mock(), reporter, Mock(), previous=None
