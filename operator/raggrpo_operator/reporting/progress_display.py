@@ -20,7 +20,7 @@ from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.segments import segment_text
-from raggrpo_operator.core.text.status_text import is_attempt_running, phase_text
+from raggrpo_operator.core.text.status_text import is_attempt_running, phase_text, reward
 
 PLAIN_SECONDS = 5.0
 """Minimum seconds between two progress lines if there is no terminal."""
@@ -138,9 +138,8 @@ def progress_line(status: JobStatus, now: datetime, *, with_stage: bool = True) 
     is_running = is_attempt_running(status)
     if is_running and progress.estimated_remaining_seconds is not None:
         clauses.append(f"ETA {duration(progress.estimated_remaining_seconds)}")
-    reward = {metric.name: metric.value for metric in progress.metrics}.get("reward_mean")
-    if reward:
-        clauses.append(f"reward {_rounded(reward)}")
+    if reward(status):
+        clauses.append(f"reward {_rounded(reward(status))}")
     if with_stage and is_running and progress.stage:
         clauses.append(f"stage {progress.stage}")
     return ", ".join(clauses)

@@ -118,9 +118,9 @@ def _reward(history: Sequence[Record], marks: Sequence[int]) -> str:
         Series("mean of a step", reward, "s1", faint=True),
         Series(f"mean of {window} steps", moving_mean(reward, window), "s1"),
     ]
-    if exact != reward and any(value is not None for value in exact):
-        name = f"exact match, mean of {window} steps"
-        series.append(Series(name, moving_mean(exact, window), "s3"))
+    matches = Series(f"exact match, mean of {window} steps", moving_mean(exact, window), "s3")
+    if exact != reward and _has_values(matches):
+        series.append(matches)
     return _figure("Reward", series, line_chart(_steps(history), series, marks=marks))
 
 

@@ -8,7 +8,8 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.preflight import CheckState
-from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.core.state.readiness import explanations
 from raggrpo_operator.core.text.enum_texts import member_texts
 from raggrpo_operator.core.text.figures import Figures
 from raggrpo_operator.core.text.status_text import phase_text
@@ -16,20 +17,22 @@ from raggrpo_operator.core.text.status_text import phase_text
 from .html_tables import cell_text
 
 PHASE_CSS = {Phase.SUCCEEDED: "good", Phase.FAILED: "bad", Phase.INVALID: "bad"}
-PROBLEMS = (
-    (ConditionType.FAILED, "True"),
-    (ConditionType.ACCEPTED, "False"),
-    (ConditionType.WAITING_FOR_ENDPOINT, "True"),
-    (ConditionType.PREFLIGHT_PASSED, "False"),
-    (ConditionType.STALLED, "True"),
-    (ConditionType.CHECKPOINT_HEALTHY, "False"),
-    (ConditionType.RESUME_VERIFIED, "False"),
-    (ConditionType.NOT_LEARNING, "True"),
-    (ConditionType.SLOWING_DOWN, "True"),
-    (ConditionType.HOST_MEMORY_GROWING, "True"),
-    (ConditionType.POLICY_MISMATCH, "True"),
+PROBLEMS = frozenset(
+    {
+        ConditionType.FAILED,
+        ConditionType.ACCEPTED,
+        ConditionType.WAITING_FOR_ENDPOINT,
+        ConditionType.PREFLIGHT_PASSED,
+        ConditionType.STALLED,
+        ConditionType.CHECKPOINT_HEALTHY,
+        ConditionType.RESUME_VERIFIED,
+        ConditionType.NOT_LEARNING,
+        ConditionType.SLOWING_DOWN,
+        ConditionType.HOST_MEMORY_GROWING,
+        ConditionType.POLICY_MISMATCH,
+    }
 )
-"""Conditions that are problems, most significant first."""
+"""Conditions that are problems if they explain the state of a job and are not Unknown."""
 
 
 def header(name: str, status: JobStatus, results: Figures) -> str:
@@ -54,9 +57,8 @@ def _phase_css(status: JobStatus) -> str:
 
 def _problems(status: JobStatus) -> Iterator[str]:
     """Yield a box for each problem of the job, most significant first."""
-    for kind, value in PROBLEMS:
-        condition = get_condition(status, kind)
-        if condition.status != value:
+    for condition in explanations(status):
+        if condition.type not in PROBLEMS or condition.status == "Unknown":
             continue
         lines = [condition.message, *_evidence(status, condition), _remedy(condition)]
         paragraphs = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
