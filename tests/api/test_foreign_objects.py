@@ -53,7 +53,7 @@ PLAN = PodPlan(resolve(JOB).spec, "trainer:test", size(resolve(JOB).spec, KNOWN_
 CONFIG = trainer_config(JOB, resolve(JOB), number=1)
 SETTINGS = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
 MOUNTED = MountedKeys("now", {"now": b"an installation key for tests only"})
-KEYS = InstallationKeys(lambda: MOUNTED)
+KEYS = InstallationKeys(lambda: MOUNTED, "ops/key")
 PREFLIGHT = StartPreflight(PLAN, CONFIG, "hash")
 START = StartRetriever(PLAN, "kb", MANAGED)
 

@@ -74,7 +74,7 @@ class ReconcilerEnvironment:
 
     def __post_init__(self) -> None:
         (self.folder / "current").write_text("an installation key for tests only")
-        keys, raw = InstallationKeys(partial(read_keys, self.folder)), make_raw_job()
+        keys, raw = InstallationKeys(partial(read_keys, self.folder), "ops/key"), make_raw_job()
         if self.status is not None:
             raw["status"] = self.status
         raw["metadata"] = {

@@ -1,8 +1,9 @@
 """`InstallationKeys`: the keys from which Ray cluster tokens are derived, current and previous.
 
 The token of a Ray cluster does not change after the cluster is created, so key rotation does not
-affect running jobs. The mounted files are read before each use, because Kubernetes
-updates them when the Secret changes; keys that were read once are retained in memory.
+affect running jobs. Kubernetes updates the mounted files when the Secret changes, so they are read
+again for each new Ray cluster, each check and each unknown key. Keys that were read once are
+retained in memory.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class MountedKeys:
 class InstallationKeys:
     """All keys that have been mounted since this process started. `secret` is for messages."""
 
-    def __init__(self, read: Callable[[], MountedKeys], secret: str = "of the chart") -> None:
+    def __init__(self, read: Callable[[], MountedKeys], secret: str) -> None:
         self._read, self._secret = read, secret
         self._known: dict[str, bytes] = {}
         self._reported = ""
@@ -50,7 +51,8 @@ class InstallationKeys:
 
     def token(self, key_id: str, job_uid: str) -> str:
         """Return a job's token. Raises KeyMissing if the key with this id was never mounted."""
-        self._refresh()
+        if key_id not in self._known:
+            self._refresh()
         if key_id not in self._known:
             raise KeyMissing(
                 f"installation key {key_id} of the Ray cluster is not in Secret {self._secret}: "

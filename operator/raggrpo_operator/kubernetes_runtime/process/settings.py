@@ -94,7 +94,7 @@ class Settings(BaseModel):
     """TRAINER_IMAGE_PULL_POLICY: image pull policy of the pods of jobs."""
     key_folder: Path = Path("/etc/raggrpo/key")
     """KEY_FOLDER: mount path of the Secret with the installation key."""
-    key_secret: str = "of the installation key"
+    key_secret: str = "raggrpo-operator-key"
     """KEY_SECRET: name of that Secret, for messages."""
     leader_election: bool = Field(False, description="must be true or false")
     """LEADER_ELECTION: required with more than one replica."""

@@ -33,7 +33,7 @@ from support.fakes.fake_kube import FakeKube
 from support.fakes.fake_runtime import make_scenario_job
 
 MOUNTED = MountedKeys("now", {"now": b"a key of many bytes"})
-KEYS = InstallationKeys(lambda: MOUNTED)
+KEYS = InstallationKeys(lambda: MOUNTED, "ops/key")
 
 
 JOB = make_scenario_job()

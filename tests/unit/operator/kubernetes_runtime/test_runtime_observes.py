@@ -57,7 +57,7 @@ class OperatorEnvironment:
         self.evidence = EvidenceStore(timedelta(seconds=120))
         objects = ClusterObjects(ray_clusters={KEY: [cached]})
         (folder / "current").write_text("an installation key for tests only")
-        keys = InstallationKeys(partial(read_keys, folder))
+        keys = InstallationKeys(partial(read_keys, folder), "ops/key")
         settings = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
         writer = StatusWriter(self.kube, JobStore(objects), lambda: NOW, Pace(5, 10), instance="me")
         children = Children(self.kube, settings, keys)
