@@ -10,7 +10,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.state.conditions import is_true
+from raggrpo_operator.core.state.conditions import has_ended, is_true
 from raggrpo_operator.kube.client import JOBS
 from raggrpo_operator.kube.user_client import UserClient
 
@@ -26,7 +26,7 @@ def suspend(
     """Save a checkpoint and delete the job's pods; `resume` continues from there."""
 
     def changes(job: RagGrpoJob) -> Changes:
-        if _has_ended(job):
+        if has_ended(job.status):
             fail(f"job {name} is {job.status.phase}: it has no pods to suspend")
         return {"spec": {"suspend": True}}
 
@@ -78,7 +78,3 @@ def _patch(
         await client.merge_patch(JOBS, job.metadata.namespace, name, changes(job))
 
     run_in_cluster(kubeconfig, context, patch)
-
-
-def _has_ended(job: RagGrpoJob) -> bool:
-    return is_true(job.status, ConditionType.COMPLETE) or is_true(job.status, ConditionType.FAILED)

@@ -19,7 +19,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
-from raggrpo_operator.core.state.conditions import get_condition, is_true
+from raggrpo_operator.core.state.conditions import get_condition, has_ended, is_true
 
 from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
 from .after_attempt import recovery
@@ -62,7 +62,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     if fatal := errors(spec_violations):  # 1. an invalid spec starts nothing
         return _reject(this, fatal)
     this.set_condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
-    if _has_ended(this.status) and not _reopen(this):  # 2. a job that has ended
+    if has_ended(this.status) and not _reopen(this):  # 2. a job that has ended
         return _release_all(this)
     is_queued = update_queued(this)
     _advance_deadline(this, is_held_back=is_queued or this.spec.suspend)
@@ -126,10 +126,6 @@ def _advance_deadline(this: Round, *, is_held_back: bool) -> None:
 def _is_running(status: JobStatus) -> bool:
     """Return whether the newest attempt has not ended."""
     return bool(status.attempts) and status.attempts[0].cause is None
-
-
-def _has_ended(status: JobStatus) -> bool:
-    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
 
 
 def _reopen(this: Round) -> bool:

@@ -54,6 +54,11 @@ def not_learning_reason(status: JobStatus) -> str:
     return condition.reason if condition.status == "True" else ""
 
 
+def has_ended(status: JobStatus) -> bool:
+    """Return whether the job is complete or has failed."""
+    return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
+
+
 def set_condition(
     status: JobStatus,
     kind: ConditionType,
