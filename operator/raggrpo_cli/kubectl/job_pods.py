@@ -29,7 +29,7 @@ async def run_with_volumes(
     namespace = job.metadata.namespace
     if head := await _running_head(client, job):
         return await client.exec_in_pod(namespace, head, names.HEAD_CONTAINER, command, on_output)
-    used = await image_of(client, job, image)
+    used = await _image(client, job, image)
     async with temporary_pod(client, job, lambda name: render_reader_pod(job, name, used)) as pod:
         return await client.exec_in_pod(namespace, pod, READER, command, on_output)
 
@@ -42,7 +42,7 @@ async def run_in_trainer_pod(
     on_output: Callable[[bytes], None],
 ) -> ExecResult:
     """Run the command in a temporary pod with the volumes and variables of the trainer."""
-    used = await image_of(client, job, image)
+    used = await _image(client, job, image)
     config = _config(job)
     async with temporary_pod(
         client, job, lambda name: render_trainer_pod(job, name, used, config)
@@ -50,7 +50,7 @@ async def run_in_trainer_pod(
         return await client.exec_in_pod(job.metadata.namespace, pod, READER, command, on_output)
 
 
-async def image_of(client: UserClient, job: RagGrpoJob, image: str) -> str:
+async def _image(client: UserClient, job: RagGrpoJob, image: str) -> str:
     """Return the trainer image of the job, or exit if it is unknown."""
     if image or job.spec.image:
         return image or job.spec.image

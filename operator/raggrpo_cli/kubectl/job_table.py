@@ -1,6 +1,6 @@
 """Lists of jobs in a cluster as tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.job import RagGrpoJob
@@ -11,7 +11,7 @@ from raggrpo_operator.kube.user_client import UserClient
 from .cluster_job import fail_not_installed, parse_cluster_job
 
 MAX_CELL = 100
-NAMESPACE_WIDTH = 20
+NAMESPACE_WIDTH, NAME_WIDTH = 20, 44
 
 
 async def list_jobs(
@@ -25,26 +25,26 @@ async def list_jobs(
         fail_not_installed(client)
 
 
-def columns(
-    headings: Sequence[str], widths: Sequence[int], *, all_namespaces: bool
-) -> tuple[list[str], list[int]]:
-    """Return headings and widths, with a column for the namespace if requested."""
-    if all_namespaces:
-        return ["NAMESPACE", *headings], [NAMESPACE_WIDTH, *widths]
-    return [*headings], [*widths]
+def job_table(
+    jobs: Iterable[RagGrpoJob],
+    cells: Callable[[RagGrpoJob], Iterable[str]],
+    widths: Mapping[str, int],
+    *,
+    all_namespaces: bool,
+) -> str:
+    """Return a heading and a row per job as text.
+
+    `widths` are the widths of the columns after the job's name, by heading; `cells` returns their
+    content. Only a name or a step can be wider than its column.
+    """
+    columns = {"NAMESPACE": NAMESPACE_WIDTH, "NAME": NAME_WIDTH, **widths}
+    rows = [[*columns]]
+    rows += [[job.metadata.namespace, job.metadata.name, *cells(job)] for job in jobs]
+    first = 0 if all_namespaces else 1
+    all_widths = [*columns.values()][first:]
+    return "\n".join(_line(row[first:], all_widths) for row in rows)
 
 
-def cells_of_job(job: RagGrpoJob, cells: Iterable[str], *, all_namespaces: bool) -> list[str]:
-    """Return the cells of a job's row, starting with its name."""
-    about = job.metadata
-    return [*([about.namespace] if all_namespaces else []), about.name, *cells]
-
-
-def table(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> str:
-    """Return rows as text; only a name or a step can be wider than its column."""
-    return "\n".join(
-        " ".join(
-            f"{one_line(cell, MAX_CELL):<{width}}" for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    texts = (one_line(cell, MAX_CELL) for cell in cells)
+    return " ".join(f"{text:<{width}}" for text, width in zip(texts, widths, strict=True)).rstrip()

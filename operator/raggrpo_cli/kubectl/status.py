@@ -19,11 +19,11 @@ from raggrpo_operator.core.text.status_text import labeled, render_status, rewar
 from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import AllNamespaces, Context, Kubeconfig, Namespace, get_job, run_in_cluster
-from .job_table import cells_of_job, columns, list_jobs, table
+from .job_table import job_table, list_jobs
 
 WIDTH = 100
-WIDTHS = (44, 12, 13, 5, 8, 8, 4)
-HEADINGS = ("NAME", "PHASE", "STEP", "%", "REWARD", "RESTARTS", "AGE")
+WIDTHS = {"PHASE": 12, "STEP": 13, "%": 5, "REWARD": 8, "RESTARTS": 8, "AGE": 4}
+"""Widths of the columns by heading."""
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
@@ -93,9 +93,7 @@ def job_text(job: RagGrpoJob, *, with_sizing: bool = False) -> str:
 
 def job_list(jobs: Sequence[RagGrpoJob], now: datetime, *, all_namespaces: bool = False) -> str:
     """Return a table with a heading and one line per job; a line usually fits in WIDTH."""
-    heading, widths = columns(HEADINGS, WIDTHS, all_namespaces=all_namespaces)
-    rows = [cells_of_job(job, _cells(job, now), all_namespaces=all_namespaces) for job in jobs]
-    return table([heading, *rows], widths)
+    return job_table(jobs, lambda job: _cells(job, now), WIDTHS, all_namespaces=all_namespaces)
 
 
 def _cells(job: RagGrpoJob, now: datetime) -> Iterator[str]:

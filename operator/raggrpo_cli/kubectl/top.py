@@ -9,11 +9,20 @@ from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import AllNamespaces, Context, Kubeconfig, Namespace, run_in_cluster
-from .job_table import cells_of_job, columns, list_jobs, table
+from .job_table import job_table, list_jobs
 
-ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID, Phase.SUSPENDED})
-COLUMNS = ("NAME", "STAGE", "GPUS", "CPU", "MEMORY", "RANK-MEM", "S/STEP", "TOKENS/S", "TFLOPS")
-WIDTHS = (44, 17, 4, 6, 8, 9, 8, 8, 8)
+PHASES_WITHOUT_PODS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID, Phase.SUSPENDED})
+WIDTHS = {
+    "STAGE": 17,
+    "GPUS": 4,
+    "CPU": 6,
+    "MEMORY": 8,
+    "RANK-MEM": 9,
+    "S/STEP": 8,
+    "TOKENS/S": 8,
+    "TFLOPS": 8,
+}
+"""Widths of the columns by heading."""
 
 
 def top(
@@ -26,10 +35,10 @@ def top(
 
     async def text(client: UserClient) -> str:
         jobs = await list_jobs(client, namespace, all_namespaces=all_namespaces)
-        running = [job for job in jobs if job.status.phase not in ENDED]
-        rows = [cells_of_job(job, _cells(job), all_namespaces=all_namespaces) for job in running]
-        heading, widths = columns(COLUMNS, WIDTHS, all_namespaces=all_namespaces)
-        return table([heading, *rows], widths) if rows else "no jobs with pods"
+        running = [job for job in jobs if job.status.phase not in PHASES_WITHOUT_PODS]
+        if not running:
+            return "no jobs with pods"
+        return job_table(running, _cells, WIDTHS, all_namespaces=all_namespaces)
 
     show(run_in_cluster(kubeconfig, context, text))
 
