@@ -20,21 +20,17 @@ SIGNS = {
 }
 
 
-def show_result(
-    job: RagGrpoJob, result: PreflightResult, *, as_json: bool, in_pods: bool = False
-) -> tuple[Violation, ...]:
-    """Print the checks; return the violations found only with the facts."""
+def show_result(job: RagGrpoJob, result: PreflightResult, *, as_json: bool, in_pods: bool) -> None:
+    """Print the checks and the violations found with their facts; exit with an error if any failed.
+
+    The exit code is that of the result, or that of an invalid job if only a rule failed.
+    """
     new_violations = _fact_violations(job, result, in_pods=in_pods)
     if as_json:
         output = result.model_dump(mode="json", by_alias=True)
         show(json.dumps(output | {"problems": [v.line() for v in new_violations]}, indent=1))
     else:
         show("\n".join([*map(_line, result.checks), *_facts(result), *_rules(new_violations)]))
-    return new_violations
-
-
-def exit_with(result: PreflightResult, new_violations: tuple[Violation, ...]) -> None:
-    """Exit with the code of the result if a check or rule failed."""
     # An unavailable service is a failure here, but `raggrpo run` waits for the service.
     if result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE:
         raise typer.Exit(ExitCode.PREFLIGHT_FAILED)

@@ -10,14 +10,12 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.spec.resolve import Resolved
-from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.job_folder import JobFolder, State
 from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
 from raggrpo_operator.local_runtime.overrides import InvalidOptions
 from raggrpo_operator.local_runtime.secret_values import missing_secrets
 
 from .job_file import fail, job_with_options, read_job_file, resolve_valid_job
-from .recorded_job import default_folder
+from .recorded_job import default_folder, load_state
 from .terminal import show
 
 Endpoints = Annotated[
@@ -63,7 +61,7 @@ def load_local_job(
     """
     raw = read_job_file(path)
     job = job_with_options(path, raw, sets or [], endpoints or [])
-    state = _state(folder or default_folder(job.metadata.name))
+    state = load_state(folder or default_folder(job.metadata.name))
     names = [endpoint.name for endpoint in job.spec.retrieval.endpoints]
     claims = [volume.claim_name for volume in job.spec.volumes]
     all_endpoints = _completed("--endpoint", endpoints or [], state.endpoints, names)
@@ -84,19 +82,12 @@ def load_local_job(
     return LocalJob(job, resolved, absolute, all_endpoints)
 
 
-def _state(folder: Path) -> State:
-    try:
-        return JobFolder(folder).load()
-    except OperatorError as error:
-        fail(str(error))
-
-
 def _completed(
-    option: str, specified: Sequence[str], remembered: Sequence[str], names: Sequence[str]
+    option: str, specified: Sequence[str], recorded: Sequence[str], names: Sequence[str]
 ) -> list[str]:
-    """Return the specified options, and the remembered ones for the other `names` of the job."""
+    """Return the specified options and, for other `names` of the job, those of the last run."""
     known = {text.partition("=")[0] for text in specified}
-    added = [each for each in remembered if each.partition("=")[0] in {*names} - known]
+    added = [each for each in recorded if each.partition("=")[0] in {*names} - known]
     for each in added:
         show(f"using {option} {each} of the last run", err=True)
     return [*specified, *added]

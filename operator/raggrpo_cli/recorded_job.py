@@ -13,7 +13,7 @@ from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder
+from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder, State
 
 from .job_file import fail, load_job, parse_or_exit
 
@@ -41,14 +41,19 @@ class RecordedJob:
         return Path(self.resolved.spec.monitoring.log_dir)
 
 
+def load_state(folder: Path) -> State:
+    """Return the state saved in a job folder, or a new state; exit with an error if damaged."""
+    try:
+        return JobFolder(folder).load()
+    except OperatorError as error:
+        fail(str(error))
+
+
 def load_recorded_job(folder: Path) -> RecordedJob:
     """Return the job recorded in a folder, or exit with an error."""
     if not (folder / JOB).exists() or not (folder / STATE).exists():
         fail(f"{folder} is not a job folder: create it with `raggrpo run JOB.yaml --dir {folder}`")
-    try:
-        state = JobFolder(folder).load()
-    except OperatorError as error:
-        fail(str(error))
+    state = load_state(folder)
     raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
     if isinstance(raw, Violation):
         fail(f"{folder / JOB} {raw.line()}")
@@ -73,7 +78,9 @@ def job_to_start_from(job: RagGrpoJob, folder: Path) -> RecordedJob | None:
     Its folder is next to `folder`, the folder of `job`. Exits with an error if it does not exist.
     """
     start = job.spec.training.start_from
-    if start is None or start.checkpoint.job_ref is None or _has_checkpoint(folder):
+    if start is None or start.checkpoint.job_ref is None:
+        return None
+    if load_state(folder).status.checkpoint is not None:
         return None
     other = folder.absolute().parent / start.checkpoint.job_ref
     if not (other / STATE).exists():
@@ -95,15 +102,6 @@ def with_start_path(job: RagGrpoJob, folder: Path) -> RagGrpoJob:
         update={"start_from": start.model_copy(update={"checkpoint": source})}
     )
     return job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})})
-
-
-def _has_checkpoint(folder: Path) -> bool:
-    if not (folder / STATE).exists():
-        return False
-    try:
-        return JobFolder(folder).load().status.checkpoint is not None
-    except OperatorError as error:
-        fail(str(error))
 
 
 def default_folder(name: str) -> Path:

@@ -11,6 +11,7 @@ from raggrpo_api.fields.text import printable
 
 ALL_LINES = -1
 """Value of `--tail` that prints the whole log."""
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow until the attempt ends.")]
 Tail = Annotated[
     int, typer.Option("--tail", min=ALL_LINES, help="Number of last lines; -1 for all.")

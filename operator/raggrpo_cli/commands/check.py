@@ -4,17 +4,15 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
-from raggrpo_cli.check_output import exit_with, show_result
+from raggrpo_cli.check_output import show_result
 from raggrpo_cli.job_file import JobFile, Sets, fail
 from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
 from raggrpo_cli.recorded_job import DirOption, default_folder, with_start_path
+from raggrpo_cli.terminal import AsJson
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
@@ -25,14 +23,14 @@ def check(
     mount: Mounts = None,
     endpoint: Endpoints = None,
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check paths, model, data, endpoints and the checkpoint folder before a run."""
     job, resolved, *_ = load_local_job(job_file, dir, sets=set_, endpoints=endpoint, mounts=mount)
     job = with_start_path(job, dir or default_folder(job.metadata.name))
     config = trainer_config(job, resolve(job))
     result = _preflight(config, trainer_env(resolved.spec, os.environ))
-    exit_with(result, show_result(job, result, as_json=as_json))
+    show_result(job, result, as_json=as_json, in_pods=False)
 
 
 def _preflight(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:

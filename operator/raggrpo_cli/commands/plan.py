@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -13,18 +12,17 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_api.trainer.resume import Change, changes, resume_values
-from raggrpo_cli.job_file import JobFile, Sets, fail, load_job
+from raggrpo_cli.job_file import JobFile, Sets, load_job
 from raggrpo_cli.manifests_text import Manifests, manifests_text
-from raggrpo_cli.recorded_job import DirOption, default_folder, job_to_start_from
-from raggrpo_cli.terminal import show
+from raggrpo_cli.recorded_job import DirOption, default_folder, job_to_start_from, load_state
+from raggrpo_cli.terminal import AsJson, show
 from raggrpo_operator.core.rules import violations
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.core.spec.violation import errors
 from raggrpo_operator.core.text.plan import render_plan
 from raggrpo_operator.core.text.step_work import step_work
-from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.local_runtime.job_folder import STATE, JobFolder
+from raggrpo_operator.local_runtime.job_folder import STATE
 from raggrpo_operator.local_runtime.spec_changes import changes_since_last_run
 
 PATHS = frozenset({"model.path", "data.trainFiles"})
@@ -34,7 +32,7 @@ def plan(
     job_file: JobFile,
     dir: DirOption = None,  # noqa: A002
     set_: Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     manifests: Manifests = False,
 ) -> None:
     """Show the resolved job: values with origins, sizing, warnings; or manifests.
@@ -80,10 +78,7 @@ def _with_changes(
         return job, [c for c in changed if c.path not in PATHS], other.status.checkpoint
     if not (folder / STATE).exists():
         return job, [], None
-    try:
-        state = JobFolder(folder).load()
-    except OperatorError as error:
-        fail(str(error))
+    state = load_state(folder)
     changed = changes_since_last_run(state, job) if state.status.attempt else []
     pending = [change for change in changed if change.change_class is OPTIMIZATION]
     return job.model_copy(update={"status": state.status}), pending, None

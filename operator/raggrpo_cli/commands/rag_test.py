@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Annotated
 
 import typer
 
@@ -15,6 +14,7 @@ from raggrpo_cli.job_file import JobFile, Sets, fail
 from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
 from raggrpo_cli.rag_test_output import Most, Seconds, show_results
 from raggrpo_cli.recorded_job import DirOption
+from raggrpo_cli.terminal import AsJson
 from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
@@ -29,7 +29,7 @@ def rag_test(
     set_: Sets = None,
     seconds: Seconds = 5.0,
     most: Most = 32,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Test the retrieval endpoints: a single call, request variants, load, one training step."""
     job, resolved, *_ = load_local_job(job_file, dir, sets=set_, endpoints=endpoint, mounts=mount)

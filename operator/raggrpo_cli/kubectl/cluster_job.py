@@ -33,7 +33,6 @@ JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.")
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Image = Annotated[
     str, typer.Option("--image", help="Image of a temporary pod (default: that of the job).")
 ]

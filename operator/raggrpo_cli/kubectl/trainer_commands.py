@@ -11,15 +11,14 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.rag_test import RagTest
-from raggrpo_cli.check_output import exit_with, show_result
+from raggrpo_cli.check_output import show_result
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.rag_test_output import Most, Seconds, show_results
-from raggrpo_cli.terminal import show
+from raggrpo_cli.terminal import AsJson, show
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.kube.user_client import UserClient
 
 from .cluster_job import (
-    AsJson,
     Context,
     Image,
     JobName,
@@ -46,9 +45,7 @@ def check(
     command = ["sh", "-c", CHECK]
     run = _run(name, namespace, lambda _: command, image)
     job, output = run_in_cluster(kubeconfig, context, run)
-    result = _parsed(PreflightResult, output)
-    new_violations = show_result(job, result, as_json=as_json, in_pods=True)
-    exit_with(result, new_violations)
+    show_result(job, _parsed(PreflightResult, output), as_json=as_json, in_pods=True)
 
 
 def rag_test(
