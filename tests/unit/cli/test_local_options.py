@@ -1,4 +1,4 @@
-"""Options of local commands that the job folder remembers."""
+"""Options of local commands that are recorded in the job folder."""
 
 from pathlib import Path
 from typing import Any
