@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,22 +19,12 @@ from raggrpo_trainer.driver.resume import resume
 from raggrpo_trainer.driver.saving import TrainState
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.progress.reporter import Reporter
-from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from support.builders.data.rows import write_rows
 from support.builders.trainer.checkpoints import make_claim, shards
 from support.builders.trainer.preflight import make_fit_config
 from support.builders.trainer.reports import Published
+from support.fakes.fake_resuming_ranks import FakeResumingRanks
 from support.reported_cases.case import case
-
-
-class _LoadingRanks:
-    """Ranks that load every checkpoint."""
-
-    infos = (SimpleNamespace(precision="FP32", attention="Sdpa"),)
-
-    async def load(self, folder: Path) -> None: ...
-
-    async def retain(self, position: TrainingPosition) -> None: ...
 
 
 def _make_job(folder: Path) -> TrainerConfig:
@@ -77,7 +66,7 @@ def _resume(config: TrainerConfig) -> tuple[TrainState, list[str]]:
     reporter = Reporter(config, 2, publish=published)
     store = _open_store(config)
     identity = read_inputs(config).identity
-    ranks = cast(Any, _LoadingRanks())
+    ranks = cast(Any, FakeResumingRanks())
     try:
         state = asyncio.run(resume(config, store, ranks, None, reporter, 0, identity))
     finally:

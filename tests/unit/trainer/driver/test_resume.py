@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.history import history_file, read_events, read_history
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.compatibility import meta_of
 from raggrpo_trainer.checkpoint.store import CheckpointStore
@@ -20,15 +20,8 @@ from raggrpo_trainer.ranks.rank_actor import RankInfo
 from raggrpo_trainer.ranks.retained_state import RetainedState, TrainingPosition
 from support.builders.trainer.checkpoints import make_claim, make_store, shards
 from support.builders.trainer.reports import Published, make_config, make_step
+from support.fakes.fake_resuming_ranks import INFO, FakeResumingRanks
 
-INFO = RankInfo(
-    process=PodProcess("node-1", 42),
-    precision="BF16",
-    attention="Sdpa",
-    parameters=560_000,
-    peak_tflops=0.0,
-    oom_kills=0,
-)
 IDENTITY: dict[str, object] = {"data rows": 8000, "model config.json": "5f1d"}
 SAVED = 4
 
@@ -99,26 +92,12 @@ def test_state_key_is_equal_in_next_attempt(
 # --- resume
 
 
-class FakeRanks:
-    infos = (INFO,)
-
-    def __init__(self) -> None:
-        self.loaded: list[Path] = []
-        self.retained: list[TrainingPosition] = []
-
-    async def load(self, folder: Path) -> None:
-        self.loaded.append(folder)
-
-    async def retain(self, position: TrainingPosition) -> None:
-        self.retained.append(position)
-
-
 @dataclass
 class Resumed:
     """Outcome of a resume."""
 
     state: TrainState
-    ranks: FakeRanks
+    ranks: FakeResumingRanks
     store: CheckpointStore
     reported_resumes: list[int]
     reported_steps: list[int]
@@ -155,7 +134,7 @@ async def resume_saved_job(
     retained: RetainedState | None,
     reported_step: int = 0,
 ) -> Resumed:
-    ranks = FakeRanks()
+    ranks = FakeResumingRanks()
     published = Published()
     reporter = Reporter(config, 2, publish=published)
     state = await resume(
@@ -179,7 +158,7 @@ async def test_checkpoint_is_loaded_unless_ranks_retain_newer_state(
     resumed = await resume_job(tmp_path, retained)
 
     assert resumed.store.newest is not None
-    assert resumed.ranks.loaded == [resumed.store.newest.folder]
+    assert resumed.ranks.loaded == [(resumed.store.newest.folder, True)]
     cursor = Cursor(epoch=1, position=SAVED)
     assert resumed.state == TrainState(SAVED, cursor, SAVED)
     key = state_key(make_config(tmp_path), INFO, IDENTITY)
@@ -293,3 +272,17 @@ async def test_streaks_of_earlier_attempts_end_at_resumed_step(tmp_path: Path) -
 
     streaks = [(each.reason, each.since, each.share) for each in resumed.progress.streaks]
     assert streaks == [("AllTruncated", 2, 1.0), ("ZeroVariance", 1, 1.0)]
+
+
+async def test_unreadable_history_does_not_prevent_resume(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    history_file(Path(config.monitoring.log_dir), 0).mkdir(parents=True)
+    store = make_store(make_claim(tmp_path))
+    store.save(meta_of(config, SAVED, Cursor(), {}, identity=IDENTITY), shards(SAVED))
+    reporter = Reporter(config, 2, publish=Published())
+    ranks = cast(Any, FakeResumingRanks())
+
+    state = await resume(config, store, ranks, None, reporter, 0, IDENTITY)
+
+    reporter.close()
+    assert state.step == SAVED

@@ -19,6 +19,7 @@ from raggrpo_trainer.preflight.start import check_start
 from raggrpo_trainer.progress.reporter import Reporter
 from support.builders.trainer.checkpoints import make_claim, make_store, shards
 from support.builders.trainer.reports import Published, make_config
+from support.fakes.fake_resuming_ranks import FakeResumingRanks
 
 IDENTITY: dict[str, object] = {"data rows": 8000, "model config.json": "5f1d"}
 NEWEST, BEST = 6, 4
@@ -44,28 +45,11 @@ def make_start_config(folder: Path, source: Path, **changes: Any) -> TrainerConf
     return make_config(folder / "own", {"training.startFrom": start, **changes})
 
 
-class FakeRanks:
-    infos = (None,)
-
-    def __init__(self) -> None:
-        self.loaded: list[tuple[Path, bool]] = []
-
-    async def load(self, folder: Path, *, with_optimizer: bool = True) -> None:
-        self.loaded.append((folder, with_optimizer))
-
-    async def retain(self, position: object) -> None:
-        pass
-
-    def save(self, folder: Path) -> None:
-        shards(0)(folder)
-
-
 async def start_job(
-    config: TrainerConfig, monkeypatch: pytest.MonkeyPatch, identity: dict[str, object] = IDENTITY
-) -> tuple[TrainState, FakeRanks, CheckpointStore, Published]:
-    monkeypatch.setattr("raggrpo_trainer.driver.resume.state_key", lambda *_: "key")
+    config: TrainerConfig, identity: dict[str, object] = IDENTITY
+) -> tuple[TrainState, FakeResumingRanks, CheckpointStore, Published]:
     fence = make_claim(Path(config.checkpoint.path))
-    ranks, store, published = FakeRanks(), make_store(fence), Published()
+    ranks, store, published = FakeResumingRanks(), make_store(fence), Published()
     reporter = Reporter(config, fence.epoch, publish=published)
     try:
         state = await resume(config, store, cast(Any, ranks), None, reporter, 0, identity)
@@ -75,13 +59,11 @@ async def start_job(
     return state, ranks, store, published
 
 
-async def test_job_starts_from_newest_checkpoint_with_changed_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_job_starts_from_newest_checkpoint_with_changed_values(tmp_path: Path) -> None:
     other = save_other_job(tmp_path, **{"rollout.n": 4})
     config = make_start_config(tmp_path, other, **{"rollout.n": 3})
 
-    state, ranks, store, published = await start_job(config, monkeypatch)
+    state, ranks, store, published = await start_job(config)
 
     [(source, with_optimizer)] = ranks.loaded
     assert source.name.startswith("step_00000006")
@@ -97,15 +79,13 @@ async def test_job_starts_from_newest_checkpoint_with_changed_values(
     assert state.is_start
 
 
-async def test_later_attempt_does_not_need_other_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_later_attempt_does_not_need_other_job(tmp_path: Path) -> None:
     other = save_other_job(tmp_path)
     config = make_start_config(tmp_path, other)
-    await start_job(config, monkeypatch)
+    await start_job(config)
     other.rename(tmp_path / "gone")
 
-    state, ranks, store, _ = await start_job(config, monkeypatch)
+    state, ranks, store, _ = await start_job(config)
 
     assert store.newest is not None
     assert ranks.loaded == [(store.newest.folder, True)]
@@ -113,14 +93,12 @@ async def test_later_attempt_does_not_need_other_job(
     assert [segment.first_step for segment in state.segments] == [3, 7]
 
 
-async def test_best_checkpoint_with_new_optimizer_and_data_position(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_best_checkpoint_with_new_optimizer_and_data_position(tmp_path: Path) -> None:
     other = save_other_job(tmp_path)
     start = {"step": "Best", "optimizer": "Reset", "data": "Restart"}
     config = make_start_config(tmp_path, other, start=start)
 
-    state, ranks, _, _ = await start_job(config, monkeypatch, IDENTITY | {"data rows": 10})
+    state, ranks, _, _ = await start_job(config, IDENTITY | {"data rows": 10})
 
     [(source, with_optimizer)] = ranks.loaded
     assert source.name.startswith(f"step_0000000{BEST}")
@@ -144,7 +122,7 @@ async def test_best_checkpoint_with_new_optimizer_and_data_position(
     ],
 )  # fmt: skip
 async def test_job_that_cannot_start_from_checkpoint_fails_in_preflight_and_driver(
-    changes: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], expected: str, tmp_path: Path
 ) -> None:
     config = make_start_config(tmp_path, save_other_job(tmp_path), **changes)
     assert config.training.start_from is not None
@@ -155,20 +133,18 @@ async def test_job_that_cannot_start_from_checkpoint_fails_in_preflight_and_driv
     assert expected in finding.evidence
     assert finding.exit_code in (ExitCode.CONFIG_ERROR, ExitCode.CHECKPOINT_INCOMPATIBLE)
     with pytest.raises(TrainerError) as raised:
-        await start_job(config, monkeypatch)
+        await start_job(config)
     assert expected in str(raised.value)
 
 
-async def test_other_reward_and_template_may_start_from_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_reward_and_template_may_start_from_checkpoint(tmp_path: Path) -> None:
     config = make_start_config(
         tmp_path,
         save_other_job(tmp_path),
         **{"reward.functions": [{"name": "F1"}], "data.systemPrompt": "Be brief."},
     )
 
-    state, _, _, _ = await start_job(config, monkeypatch)
+    state, _, _, _ = await start_job(config)
 
     assert state.segments[-1].changes == [
         'data.systemPrompt: (unset) → "Be brief."',
@@ -188,12 +164,10 @@ def test_preflight_lists_step_and_changed_values(tmp_path: Path) -> None:
     assert finding.evidence.endswith("rollout.n: 4 → 3")
 
 
-async def test_preflight_does_not_need_other_job_once_job_has_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_preflight_does_not_need_other_job_once_job_has_checkpoint(tmp_path: Path) -> None:
     other = save_other_job(tmp_path)
     config = make_start_config(tmp_path, other)
-    await start_job(config, monkeypatch)
+    await start_job(config)
     other.rename(tmp_path / "gone")
     assert config.training.start_from is not None
 
