@@ -221,7 +221,7 @@ def json_array_is_rejected(folder: Path, name: str) -> None:
     for number, indent in enumerate((None, 1)):
         file = folder / f"{number}{name}"
         file.write_text(json.dumps([ROW, ROW], indent=indent))
-        words = ("holds one JSON array", "expected one object per line")
+        words = ("contains one JSON array", "expected one object per line")
         expect_failure(folder, CheckId.DATA_READABLE, *words, changes=train_on(file))
 
 

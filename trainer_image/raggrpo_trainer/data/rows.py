@@ -135,7 +135,7 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
     if is_first and text.lstrip().startswith("["):
         raise data_error(
             str(path),
-            "holds one JSON array",
+            "contains one JSON array",
             "expected one object per line: convert it, for example with `jq -c '.[]'`",
         )
     try:

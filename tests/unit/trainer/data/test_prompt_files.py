@@ -121,7 +121,7 @@ GOOD = b'{"prompt": "x", "answer": "y"}\n'
     [
         case("a.jsonl", GOOD + b"\n{oops\n", ", line 3: not JSON (Expecting property name"),
         case("a.jsonl", GOOD + b"\xff\n", ", line 2: not UTF-8, likely Windows-1252; convert"),
-        case("a.jsonl", b"[1]\n", ": holds one JSON array; expected one object per line"),
+        case("a.jsonl", b"[1]\n", ": contains one JSON array; expected one object per line"),
         case("a.jsonl", b"1\n", ", line 1: not a JSON object; write one object per line"),
         case("a.jsonl", b"\n", ": no rows; add one row per prompt"),
         case("a.jsonl", b'{"text": "x", "id": 3}\n', ", line 1: there is no column 'prompt'; set "
