@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.trainer.history import history_file, read_events, read_history
+from raggrpo_api.trainer.history import history_file, read_records
 from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
@@ -82,7 +82,7 @@ async def _run(client: UserClient, job: RagGrpoJob, image: str) -> Run:
     name = job.metadata.name
     with tempfile.TemporaryDirectory(prefix="raggrpo-history-") as folder:
         write_history(b"".join(chunks), Path(folder))
-        history, events = read_history(Path(folder)), read_events(Path(folder))
+        history, events = read_records(Path(folder))
     return Run(name, name, resolved, job.status, history, events)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_api.trainer.history import Record, read_events, read_history
+from raggrpo_api.trainer.history import Record, read_records
 from raggrpo_operator.core.spec.quantity import format_size
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.text.figures import Figures, figures
@@ -37,7 +37,7 @@ def write_report(
     The job may still be running, and the history may be empty. The report shows the configuration
     if `resolved` is not None.
     """
-    history, events = read_history(log_dir), read_events(log_dir)
+    history, events = read_records(log_dir)
     page = render_report(name or job_dir.name, status, history, events, resolved)
     path = job_dir / REPORT
     write_atomically(path, page)

@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus
-from raggrpo_api.trainer.history import Record, read_events, read_history
+from raggrpo_api.trainer.history import Record, read_records
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.figures import END_STEPS
 from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_atomically
@@ -17,7 +17,7 @@ from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_atomically
 
 def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
     """Return phase, outcome, attempts, rewards, held-out exact match and seconds by stage."""
-    history, events = read_history(log_dir), read_events(log_dir)
+    history, events = read_records(log_dir)
     validations = {e["when"]: e for e in events if e["event"] == "validation"}
     rewards = [r["reward_mean"] for r in history if r.get("reward_mean") is not None]
     return {
