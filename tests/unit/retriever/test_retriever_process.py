@@ -146,3 +146,19 @@ def test_incomplete_dense_index_exits_with_3_and_one_line(
     errors = capsys.readouterr().err
     assert expected in errors
     assert errors.count("\n") == 1
+
+
+def test_bm25_keeps_an_installed_jax_off_the_gpu(tmp_path: Path) -> None:
+    jax = tmp_path / "jax"
+    jax.mkdir()
+    (jax / "__init__.py").write_text("import os\nprint(os.environ['JAX_PLATFORMS'])\n")
+    (jax / "lax.py").write_text("def top_k(*_): ...\n")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", "import raggrpo_retriever.index"],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=True,
+    )
+    assert done.stdout.split() == ["cpu"]

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.trainer.exit_codes import ExitCode
+from ray.exceptions import RayTaskError
+
 from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.checkpoint.store import SavePhase
 from raggrpo_trainer.driver.hooks import Hooks
 from raggrpo_trainer.engines.engine_pool import EnginePool
-from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.host.pod_processes import PodProcess, send_signal, this_process
-from raggrpo_trainer.ranks.ranks import Ranks
+from raggrpo_trainer.ranks.ranks import Ranks, task_error
 
 from .faults import Faults
 
@@ -71,8 +71,11 @@ class Drill(Hooks):
             log.warning("drill: the driver sends itself SIGSTOP at step %d", step)
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._faults.take_due("oom", step=step):
-            message = f"drill: simulated GPU out-of-memory error at step {step}"
-            raise TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message)
+            log.warning("drill: a rank raises torch's out-of-memory error at step %d", step)
+            try:
+                await self._actors["rank"].__ray_call__.remote(_run_out_of_gpu_memory)
+            except RayTaskError as error:
+                raise task_error(error) from error
         if seconds := self._faults.take_due("slow-step", step=step):
             await asyncio.sleep(float(seconds))
 
@@ -108,6 +111,12 @@ class Drill(Hooks):
 
 def _hang(_: object) -> None:
     time.sleep(HANG_SECONDS)
+
+
+def _run_out_of_gpu_memory(_: object) -> None:
+    import torch  # slow import, which a rank's process needs anyway
+
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 def _use_memory(holder: Any, gib: float) -> None:

@@ -12,7 +12,7 @@ Entries are separated by `,` or `;`:  name[@when=number[:more]][@attempt=number]
     use-memory@step=4:2           a rank allocates 2 GiB, to simulate a leak or exceed its limit
     freeze@step=4                 the driver stops itself (SIGSTOP)
     nan@step=6                    the step's advantages are NaN
-    oom@step=6                    the step fails as if the GPU ran out of memory
+    oom@step=6                    a rank raises the error of a GPU that is out of memory
     exit0@step=5                  the driver exits with code 0 before the target step
     slow-step@step=9:3            step 9 takes 3 s longer
     wrong-resume                  the attempt starts from step 0 despite a checkpoint

@@ -169,6 +169,7 @@ class EnginePool:
             world.threads_per_engine,
             self._config.monitoring.log_level,
             self._options.weight_way,
+            self._options.precision,
         )
         actor_class = ray.remote(RolloutActor).options(
             name=name,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,9 @@ UNFENCED_CALLS = ("address", "join_nccl_group")
 BUILD_CALLS = ("build", "load")
 """Methods of a rank that allocate no activations; if one of them runs out of memory, the training
 state is too large."""
+
+
+_METHOD = re.compile(rf"{RankActor.__name__}\.(\w+)")
 
 
 class Ranks:
@@ -284,13 +288,19 @@ def task_error(error: RayTaskError) -> BaseException:
         if shortage.kind is Kind.HOST:
             message = f"a rank ran out of host memory: {shortage.line}; increase resources.memory"
             return TrainerError(ExitCode.HOST_OUT_OF_MEMORY, message, Shortage.TRAINER_HOST)
-        method = error.function_name.rstrip("()").rsplit(".", 1)[-1]
+        method = _method_of(error)
         term = Shortage.TRAINING_STATE if method in BUILD_CALLS else Shortage.STEP
-        message = f"a rank ran out of GPU memory in {error.function_name}: {shortage.line}"
+        message = f"a rank ran out of GPU memory in {method}: {shortage.line}"
         return TrainerError(ExitCode.CUDA_OUT_OF_MEMORY, message, term)
     if isinstance(cause, OSError):
         return cause
     return TrainerError(ExitCode.PROGRAM_ERROR, error_first(str(error), MAX_ERROR_CHARACTERS))
+
+
+def _method_of(error: RayTaskError) -> str:
+    """Return the method that failed, from Ray's text: the raised error has no `function_name`."""
+    method = _METHOD.search(str(error))
+    return method[1] if method else "a call"
 
 
 def _environment(config: TrainerConfig) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Translation of errors that a rank raises."""
 
 import pytest
+import torch
 from ray.exceptions import RayTaskError
 
 from raggrpo_api.memory.shortage import Shortage
@@ -11,29 +12,31 @@ from raggrpo_trainer.ranks.ranks import task_error
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def translated(function: str, line: str) -> TrainerError:
-    text = f"Traceback\n{line}\n" + "frame after frame\n" * 500
-    error = task_error(RayTaskError(function, text, RuntimeError("wrapped")))
+def translated(function: str, line: str, cause: Exception) -> TrainerError:
+    """Translate the error that awaiting a call raises: it has no attribute `function_name`."""
+    text = f"{function} (pid=7)\nTraceback\n{line}\n" + "frame after frame\n" * 500
+    error = task_error(RayTaskError(function, text, cause).as_instanceof_cause())
     assert isinstance(error, TrainerError)
     return error
 
 
 @pytest.mark.parametrize(
-    ("function", "line", "code", "short_of"),
+    ("method", "line", "code", "short_of"),
     [
-        ("RankActor.step", CUDA, ExitCode.CUDA_OUT_OF_MEMORY, Shortage.STEP),
-        ("RankActor.build", CUDA, ExitCode.CUDA_OUT_OF_MEMORY, Shortage.TRAINING_STATE),
-        ("ray::RankActor.build()", CUDA, ExitCode.CUDA_OUT_OF_MEMORY, Shortage.TRAINING_STATE),
-        ("RankActor.save", "std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
+        ("step", CUDA, ExitCode.CUDA_OUT_OF_MEMORY, Shortage.STEP),
+        ("build", CUDA, ExitCode.CUDA_OUT_OF_MEMORY, Shortage.TRAINING_STATE),
+        ("save", "std::bad_alloc", ExitCode.HOST_OUT_OF_MEMORY, Shortage.TRAINER_HOST),
     ],
 )
+@pytest.mark.parametrize("cause", [torch.OutOfMemoryError("CUDA out of memory"), ValueError()])
 def test_rank_out_of_memory_error_names_line_and_memory_term(
-    function: str, line: str, code: ExitCode, short_of: Shortage
+    method: str, line: str, code: ExitCode, short_of: Shortage, cause: Exception
 ) -> None:
-    error = translated(function, line)
+    error = translated(f"ray::rank-1-0:RankActor.{method}()", line, cause)
     assert line in str(error)
     assert (error.exit_code, error.short_of) == (code, short_of)
 
 
 def test_unrecognized_rank_errors_are_reported_as_program_errors() -> None:
-    assert translated("RankActor.step", "KeyError: 'x'").exit_code is ExitCode.PROGRAM_ERROR
+    error = translated("ray::RankActor.step()", "KeyError: 'x'", KeyError("x"))
+    assert error.exit_code is ExitCode.PROGRAM_ERROR
