@@ -1,7 +1,7 @@
 r"""Training throughput of `raggrpo run` against TRL's GRPOTrainer on the same RAG workload.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/train_throughput.py \
-        [--prompt 384] [--precision BF16] [--repeats 3] [--quick]
+        [--prompt 384] [--precision BF16] [--repeats 3] [--quick] [--device GPU --size 0.5B]
 
 Every measurement is a separate process. Systems alternate within a repeat, so that changes of the
 machine's speed affect all of them. docs/internals/benchmarks.md describes the method.
@@ -10,6 +10,7 @@ machine's speed affect all of them. docs/internals/benchmarks.md describes the m
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -26,8 +27,8 @@ import yaml
 
 from bench.training.throughput_bounds import step_flops
 from bench.training.watched_process import end, run_watched
-from bench.training.workload import TINY, Workload, write_model, write_prompts
-from bench.training.workload_job import THREADS, job_of
+from bench.training.workload import SIZES, TINY, Workload, write_model, write_prompts
+from bench.training.workload_job import CLAIM, THREADS, job_of
 from raggrpo_api.trainer.history import Record, read_history
 
 FEATURE_ROWS = ("G1",)
@@ -86,34 +87,58 @@ def main() -> None:
     work = workload(options)
     runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
     bounds: list[Bounds] = []
-    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary, judge() as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary,
+        judge(options.judge_seconds) as url,
+    ):
         folder = Path(temporary)
         parameters = write_model(work, folder / "model")
         write_prompts(work, folder / "train.jsonl")
         (folder / "workload.json").write_text(json.dumps(asdict(work)))
         for repeat in range(options.repeats):
             for name in options.systems:
-                run = measure(name, work, folder, url, folder / f"{name}-{repeat}")
+                run = measure(name, work, folder, url, folder / f"{name}-{repeat}", options.set)
                 runs[name].append(run)
                 print(f"repeat {repeat + 1}: {SYSTEMS[name]}: {run.seconds:.2f} s/step", flush=True)
             if options.bounds:
                 bounds.append(measure_bounds(folder, folder / f"bounds-{repeat}"))
                 print(f"repeat {repeat + 1}: {bounds[-1]}", flush=True)
-    result = summary(work, parameters, runs, bounds)
+        result = summary(work, parameters, runs, bounds)
+        if options.keep:
+            keep(folder, options.keep)
+            (options.keep / "result.json").write_text(json.dumps(result))
     print("\n".join(table(result)))
     if options.json:
         print(json.dumps(result))
 
 
+def keep(folder: Path, target: Path) -> None:
+    """Copy the job folders and logs of our runs, without checkpoints."""
+    ignore = shutil.ignore_patterns("step_*", "export", "*.safetensors", "ray")
+    for run in folder.glob(f"{OURS}-*"):
+        shutil.copytree(run, target / run.name, ignore=ignore, dirs_exist_ok=True)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="training throughput against TRL")
-    parser.add_argument("--prompt", type=int, choices=(256, 384, 512), default=384)
-    parser.add_argument("--precision", choices=("FP32", "BF16"), default="FP32")
+    parser.add_argument("--device", choices=("CPU", "GPU"), default="CPU")
+    parser.add_argument("--size", choices=list(SIZES), help="shape of the model")
+    parser.add_argument("--prompt", type=int, default=384, help="tokens of a prompt")
+    parser.add_argument("--response", type=int, default=64, help="tokens of a completion")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of a step")
+    parser.add_argument(
+        "--judge-seconds", type=float, default=JUDGE_MEDIAN_SECONDS, help="median of a score"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="PATH=VALUE", help="a field of our job"
+    )
+    parser.add_argument("--precision", choices=("FP32", "BF16", "FP16"), default="FP32")
     parser.add_argument("--warmup", type=int, default=2, help="steps that are not counted, ≥ 1")
     parser.add_argument("--steps", type=int, default=5, help="counted steps")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--bounds", action="store_true", help="vLLM alone and matrix products, too")
+    parser.add_argument("--keep", type=Path, help="folder for result.json and our jobs' logs")
     parser.add_argument("--quick", action="store_true", help="tiny model, one short repeat")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
@@ -126,13 +151,20 @@ def arguments() -> argparse.Namespace:
 
 
 def workload(options: argparse.Namespace) -> Workload:
-    size: dict[str, Any] = TINY if options.quick else {"prompt_tokens": options.prompt}
-    return Workload(warmup=options.warmup, steps=options.steps, precision=options.precision, **size)
+    lengths = {"prompt_tokens": options.prompt, "response_tokens": options.response}
+    size: dict[str, Any] = SIZES.get(options.size, {}) | lengths | {"prompts": options.prompts}
+    return Workload(
+        warmup=options.warmup,
+        steps=options.steps,
+        precision=options.precision,
+        device=options.device,
+        **(TINY if options.quick else size),
+    )
 
 
-def judge() -> AbstractContextManager[str]:
+def judge(median_seconds: float = JUDGE_MEDIAN_SECONDS) -> AbstractContextManager[str]:
     """Serve the judge until the block ends; yield its URL."""
-    return served("slow_judge.py", str(JUDGE_MEDIAN_SECONDS))
+    return served("slow_judge.py", str(median_seconds))
 
 
 @contextmanager
@@ -147,10 +179,13 @@ def served(script: str, *arguments: str) -> Iterator[str]:
         end(process)
 
 
-def measure(name: str, work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+def measure(
+    name: str, work: Workload, inputs: Path, url: str, folder: Path, changes: Sequence[str] = ()
+) -> Measured:
+    env = environment(work.device)
     if name == OURS:
-        return measure_ours(work, inputs, url, folder)
-    peak, result = run_script("trl_peer.py", [url, name], inputs, folder, environment())
+        return measure_ours(work, inputs, url, folder, changes)
+    peak, result = run_script("trl_peer.py", [url, name], inputs, folder, env)
     result["step_seconds"] = result["step_seconds"][-work.steps :]
     return Measured(**result, peak_rss=peak, stages={})
 
@@ -182,11 +217,13 @@ def run_script(
     return peak, json.loads(result.read_text())
 
 
-def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measured:
+def measure_ours(
+    work: Workload, inputs: Path, url: str, folder: Path, changes: Sequence[str] = ()
+) -> Measured:
     """Run the job file with `raggrpo run` and read its history."""
     folder.mkdir()
     job = job_of(work, inputs, folder, {"name": "Http", "url": url})
-    peak, steps = run_job(job, folder, environment())
+    peak, steps = run_job(job, folder, environment(work.device), changes)
     counted = steps[-work.steps :]
     return Measured(
         step_seconds=seconds_between(steps)[-work.steps :],
@@ -201,12 +238,14 @@ def measure_ours(work: Workload, inputs: Path, url: str, folder: Path) -> Measur
 
 
 def run_job(
-    job: Mapping[str, Any], folder: Path, env: Mapping[str, str]
+    job: Mapping[str, Any], folder: Path, env: Mapping[str, str], changes: Sequence[str] = ()
 ) -> tuple[int, Sequence[Record]]:
-    """Run a job; return its peak memory in bytes and its step records."""
+    """Run a job with `--set` changes; return its peak memory in bytes and its step records."""
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
     command += ["--dir", str(folder / "job")]
+    command += ["--mount", f"{CLAIM}={folder}"] if job["spec"]["volumes"] else []
+    command += [part for change in changes for part in ("--set", change)]
     peak = run_watched(command, env, folder / "run.log", TIMEOUT_SECONDS)
     return peak, read_history(folder / "checkpoints" / "logs")
 
@@ -217,18 +256,22 @@ def seconds_between(steps: Sequence[Record]) -> list[float]:
     return [(b - a).total_seconds() for a, b in pairwise(ends)]
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of all systems: all CPUs, no compiler, no network."""
-    return {
+def environment(device: str = "CPU") -> dict[str, str]:
+    """Return the environment of all systems: all CPUs, no network, and no compiler on CPU."""
+    common = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OMP_NUM_THREADS": str(THREADS),
-        "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore",
+    }
+    if device == "GPU":
+        return common
+    return common | {
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
 
 

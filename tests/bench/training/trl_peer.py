@@ -3,8 +3,8 @@ r"""The peer of train_throughput: TRL's GRPOTrainer on the same workload, in a s
     PYTHONPATH=tests .venv/bin/python tests/bench/training/trl_peer.py \
         WORKLOAD.json FOLDER JUDGE_URL SYSTEM RESULT.json
 
-SYSTEM is trl, trl-serial or trl-vllm. TRL has its fastest settings on a CPU: no recomputation, the
-whole batch in one forward pass.
+SYSTEM is trl, trl-serial or trl-vllm. TRL has its fastest settings: no recomputation and the
+largest micro-batch that fits, which on a CPU is the whole batch.
 """
 
 import asyncio
@@ -22,13 +22,15 @@ import httpx
 from bench.training.workload import Workload
 
 Reward = Callable[..., Any]
+GPU_MICRO_BATCH = 16
+"""Samples per forward pass on a GPU: their logits over a large vocabulary fill it."""
 
 
 def main() -> None:
     """Train and write step times, mean response length and reward deviation."""
     work_file, folder, url, system, result = sys.argv[1:]
     work = Workload(**json.loads(Path(work_file).read_text()))
-    if system == "trl-vllm":
+    if system == "trl-vllm" and work.device == "CPU":
         _keep_vllm_weights(work)
     reward = serial_reward(url) if system == "trl-serial" else gathered_reward(url)
     measured = train(work, Path(folder), reward, use_vllm=system == "trl-vllm")
@@ -86,14 +88,16 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
         def on_log(self, _args: Any, _state: Any, _control: Any, logs: Any, **__: Any) -> None:
             self.logs.append(logs)
 
+    on_gpu = work.device == "GPU"
+    micro_batch = min(GPU_MICRO_BATCH, work.samples) if on_gpu else work.samples
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
-        use_cpu=True,
+        use_cpu=not on_gpu,
         bf16=work.precision == "BF16",
         seed=0,
         max_steps=work.total_steps,
-        per_device_train_batch_size=work.samples,
-        gradient_accumulation_steps=1,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=work.samples // micro_batch,
         num_generations=work.n,
         max_completion_length=work.response_tokens,
         temperature=1.0,
@@ -115,7 +119,7 @@ def train(work: Workload, folder: Path, reward: Reward, *, use_vllm: bool) -> di
         use_vllm=use_vllm,
         vllm_mode="colocate",
         vllm_max_model_length=work.prompt_tokens + work.response_tokens,
-        vllm_gpu_memory_utilization=0.1,
+        vllm_gpu_memory_utilization=0.3 if on_gpu else 0.1,
     )
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     times = Times()

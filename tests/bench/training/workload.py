@@ -23,6 +23,8 @@ class Workload:
     hidden: int = 512
     intermediate: int = 736
     heads: int = 8
+    kv_heads: int = 0
+    """Key/value heads; 0: as many as `heads`."""
     vocabulary: int = 8064
     prompt_tokens: int = 384
     response_tokens: int = 64
@@ -30,16 +32,18 @@ class Workload:
     n: int = 8
     learning_rate: float = 1e-6
     precision: str = "FP32"
-    """FP32 or BF16; with BF16 the master weights stay in FP32."""
+    """FP32, BF16 or FP16; the master weights stay in FP32."""
     warmup: int = 2
     """Uncounted first steps."""
     steps: int = 5
     """Counted steps."""
+    device: str = "CPU"
+    """CPU or GPU (one card)."""
 
     @property
     def dtype(self) -> str:
         """Name of the torch dtype of the computation."""
-        return {"FP32": "float32", "BF16": "bfloat16"}[self.precision]
+        return {"FP32": "float32", "BF16": "bfloat16", "FP16": "float16"}[self.precision]
 
     @property
     def samples(self) -> int:
@@ -60,6 +64,27 @@ TINY: dict[str, Any] = {
     "response_tokens": 8,
 }
 """A model dominated by overhead, for smoke runs."""
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": TINY,
+    "0.5B": {
+        "layers": 24,
+        "hidden": 896,
+        "intermediate": 4864,
+        "heads": 14,
+        "kv_heads": 2,
+        "vocabulary": 151_936,
+    },
+    "1.5B": {
+        "layers": 28,
+        "hidden": 1536,
+        "intermediate": 8960,
+        "heads": 12,
+        "kv_heads": 2,
+        "vocabulary": 151_936,
+    },
+}
+"""Shapes of Qwen2.5 models; the separate head makes them 0.63B and 1.78B parameters."""
 
 
 def write_model(work: Workload, folder: Path) -> int:
@@ -82,15 +107,16 @@ def write_model(work: Workload, folder: Path) -> int:
         intermediate_size=work.intermediate,
         num_hidden_layers=work.layers,
         num_attention_heads=work.heads,
-        num_key_value_heads=work.heads,
+        num_key_value_heads=work.kv_heads or work.heads,
         max_position_embeddings=work.prompt_tokens + work.response_tokens,
         tie_word_embeddings=False,  # a tied, untrained model repeats its last token
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=1,
     )
-    model = Qwen2ForCausalLM(config)
-    _suppress_end_token(model)
+    with torch.device("cuda" if work.device == "GPU" else "cpu"):
+        model = Qwen2ForCausalLM(config)
+        _suppress_end_token(model)
     model.save_pretrained(folder)
     return sum(p.numel() for p in model.parameters())
 

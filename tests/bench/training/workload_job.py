@@ -1,4 +1,4 @@
-"""The workload as a RagGrpoJob with one CPU rank and one engine."""
+"""The workload as a RagGrpoJob with one rank and one engine, on CPU or on one GPU."""
 
 import os
 from collections.abc import Mapping
@@ -9,10 +9,15 @@ from bench.training.workload import Workload
 
 THREADS = len(os.sched_getaffinity(0))
 """Threads of every system: all CPUs of this process."""
+CLAIM = "bench"
+"""Claim of a GPU job's folder, which `--mount` replaces by the folder; GPU jobs require a volume."""
+MOUNT = "/mnt/bench"
 
 
 def job_of(work: Workload, inputs: Path, folder: Path, reward: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job; its run writes below `folder`."""
+    on_gpu = work.device == "GPU"
+    volume = {"name": CLAIM, "claimName": CLAIM, "mountPath": MOUNT}
     return {
         "apiVersion": "raggrpo.io/v1alpha1",
         "kind": "RagGrpoJob",
@@ -34,10 +39,11 @@ def job_of(work: Workload, inputs: Path, folder: Path, reward: Mapping[str, Any]
             },
             "reward": {"functions": [dict(reward)]},
             "checkpoint": {
-                "path": str(folder / "checkpoints"),
+                "path": f"{MOUNT if on_gpu else folder}/checkpoints",
                 "everySteps": work.total_steps,  # after the last counted step
             },
             "monitoring": {"mode": "Light"},
-            "resources": {"device": "CPU", "cpu": str(THREADS)},
+            "resources": {"device": work.device, "cpu": str(THREADS)},
+            "volumes": [volume] if on_gpu else [],
         },
     }

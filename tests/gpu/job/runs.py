@@ -1,0 +1,195 @@
+"""The runs of `gpu.job`, by step: commands, time limits, and how their results are read."""
+
+import hashlib
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raggrpo_api.names import ENV_FAULT
+from raggrpo_api.trainer.history import read_history
+
+ROOT = Path(__file__).parents[3]
+INPUT = Path(os.environ.get("QUICKSTART_INPUT", "/tmp/raggrpo-quickstart"))
+"""Folder made by `python -m raggrpo_quickstart --dir`."""
+QUICKSTART = ROOT / "crds" / "samples" / "quickstart.yaml"
+STEPS = 40
+KILLS = "kill-engine@step=10,kill-rank@step=20,kill-driver@step=30,kill-driver@step=30@attempt=2"
+Command = tuple[list[str], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command of a step."""
+
+    step: str
+    name: str
+    limit: int
+    """Time limit in seconds."""
+    command: Callable[..., Command]
+    """Function of (folder, cpu) that returns command and additional environment."""
+    values: Callable[[Path], dict[str, Any]]
+    """Function of the folder that returns the measured values."""
+
+
+def smoke(size: str, *options: str) -> Callable[..., Command]:
+    """Return the command of an engine smoke test."""
+
+    def command(folder: Path, *, cpu: bool) -> Command:
+        script = str(ROOT / "tests" / "gpu" / "job" / "engine_smoke.py")
+        words = [sys.executable, script, "tiny" if cpu else size, str(folder / "result.json")]
+        return [*words, *options, *(["--cpu"] if cpu else [])], {}
+
+    return command
+
+
+def smoke_values(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return values
+
+
+def quickstart(*changes: str, fault: str = "") -> Callable[..., Command]:
+    """Return the command of README's quickstart on a GPU."""
+
+    def command(folder: Path, *, cpu: bool) -> Command:
+        (folder / "input").symlink_to(INPUT)
+        device = ["resources.device=CPU"] if cpu else ["resources.device=GPU"]
+        words = [sys.executable, "-m", "raggrpo_cli.main", "run", str(QUICKSTART)]
+        words += ["--dir", str(folder), "--mount", f"quickstart={folder}"]
+        for change in (*device, f"training.totalSteps={4 if cpu else STEPS}", *changes):
+            words += ["--set", change]
+        return words, {ENV_FAULT: fault} if fault else {}
+
+    return command
+
+
+def quickstart_values(folder: Path) -> dict[str, Any]:
+    summary = json.loads((folder / "summary.json").read_text())
+    steps = read_history(folder / "checkpoints" / "logs")
+    weights = folder / "checkpoints" / "export" / "model.safetensors"
+    attempts = summary["attempts"]
+    return {
+        "phase": summary["phase"],
+        "step": summary["step"],
+        "attempts": len(attempts),
+        "lost steps": sum(each["lostSteps"] for each in attempts),
+        "seconds a step": median_of_step(steps),
+        "stages": stages(steps),
+        "parameters": hashlib.sha256(weights.read_bytes()).hexdigest()[:12],
+        **numbers(steps),
+    }
+
+
+def job(size: str, *options: str, quick: Sequence[str] = ()) -> Callable[..., Command]:
+    """Return the command of a throughput run with random weights, see `bench.training`."""
+
+    def command(folder: Path, *, cpu: bool) -> Command:
+        script = str(ROOT / "tests" / "bench" / "training" / "train_throughput.py")
+        words = [sys.executable, script, "--repeats", "1", "--json", *options]
+        words += ["--keep", str(folder)]
+        if cpu:
+            return [*words, "--device", "CPU", "--quick", *quick], {}
+        return [*words, "--device", "GPU", "--size", size], {}
+
+    return command
+
+
+def job_values(folder: Path) -> dict[str, Any]:
+    """Return the values of a throughput run; ratios over 1 mean that ours is faster."""
+    result = json.loads((folder / "result.json").read_text())
+    values: dict[str, Any] = {
+        f"{name}, s a step": round(system["seconds_per_step"], 3)
+        for name, system in result["systems"].items()
+    }
+    values |= {f"{name} over ours": ratios for name, ratios in result["ratios"].items()}
+    for logs in folder.glob("ours-*/checkpoints/logs"):
+        steps = read_history(logs)
+        values |= {"stages": stages(steps), **numbers(steps)}
+        summary = json.loads((logs.parents[1] / "job" / "summary.json").read_text())
+        values |= {
+            "phase": summary["phase"],
+            "causes": [attempt["cause"] for attempt in summary["attempts"]],
+        }
+    return values
+
+
+def median_of_step(steps: Sequence[dict[str, Any]]) -> float:
+    """Return the median duration of a step after the first two."""
+    counted = [sum(step["seconds"].values()) for step in steps[2:] or steps]
+    return round(statistics.median(counted), 3)
+
+
+def stages(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return median seconds by stage after the first two steps."""
+    counted = steps[2:] or steps
+    return {
+        stage: round(statistics.median(step["seconds"][stage] for step in counted), 3)
+        for stage in counted[-1]["seconds"]
+    }
+
+
+def numbers(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the other metrics of the last step that has each of them."""
+    wanted = ("mfu", "tflops", "mismatch", "tokens_per_second", "memory", "gib", "kl")
+    found: dict[str, float] = {}
+    for step in steps:
+        for name, value in step.items():
+            if isinstance(value, int | float) and any(part in name for part in wanted):
+                found[name] = float(f"{value:.4g}")
+    return found
+
+
+LENGTHS = ("--prompt", "1024", "--response", "256", "--prompts", "8", "--judge-seconds", "0.02")
+SHORT = ("--warmup", "2", "--steps", "4", "--systems", "ours")
+PAIRED = ("--warmup", "1", "--steps", "3", "--systems", "ours", "trl", "trl-vllm")
+BF16 = ("--precision", "BF16")
+EAGER = ("--set", "rollout.enforceEager=true")
+TOO_LARGE = ("--set", "training.tokensPerMicroBatch=100000", "--prompts", "32")
+
+RUNS = (
+    Run("a", "engine-0.5B", 120, smoke("0.5B"), smoke_values),
+    Run("b", "quickstart", 150, quickstart("rollout.enforceEager=true"), quickstart_values),
+    Run("c", "job-0.5B", 150, job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER), job_values),
+    Run("d", "engine-0.5B-graphs", 150, smoke("0.5B", "--graphs"), smoke_values),
+    Run("d", "vllm-0.5B-graphs", 120, smoke("0.5B", "--graphs", "--alone"), smoke_values),
+    Run(
+        "d",
+        "job-0.5B-FP16",
+        120,
+        job("0.5B", *LENGTHS, *SHORT, "--precision", "FP16", *EAGER),
+        job_values,
+    ),
+    Run(
+        "d",
+        "job-0.5B-graphs-compile",
+        200,
+        job("0.5B", *LENGTHS, *SHORT, *BF16, "--set", "training.compile=true"),
+        job_values,
+    ),
+    Run("d", "job-1.5B", 150, job("1.5B", *LENGTHS, *SHORT, *BF16, *EAGER), job_values),
+    Run(
+        "e",
+        "job-0.5B-too-large",
+        200,
+        job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER, *TOO_LARGE),
+        job_values,
+    ),
+    Run(
+        "f",
+        "quickstart-killed",
+        200,
+        quickstart("rollout.enforceEager=true", fault=KILLS),
+        quickstart_values,
+    ),
+    Run(
+        "g",
+        "trl-0.5B",
+        300,
+        job("0.5B", *LENGTHS, *BF16, *PAIRED),
+        job_values,
+    ),
+)
