@@ -10,7 +10,7 @@ from bench.training.workload import Workload
 THREADS = len(os.sched_getaffinity(0))
 """Threads of every system: all CPUs of this process."""
 CLAIM = "bench"
-"""Claim of a GPU job's folder, which `--mount` replaces by the folder; GPU jobs require a volume."""
+"""Claim of the folder of a GPU job, which requires a volume; `--mount` replaces the claim."""
 MOUNT = "/mnt/bench"
 
 

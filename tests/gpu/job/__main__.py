@@ -17,6 +17,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,6 @@ from gpu.job.runs import RUNS, Run
 
 END_SECONDS = 20
 """Seconds from SIGTERM to SIGKILL."""
-LOG_CHARACTERS = 400_000
-"""Characters of a log that are kept."""
 
 
 def main() -> int:
@@ -106,14 +105,13 @@ def execute(command: Sequence[str], env: dict[str, str], log: Path, limit: int) 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
     """End the command and the processes that it left, which would keep the GPU's memory."""
-    for number, seconds in ((signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
-        try:
-            os.killpg(process.pid, number)
-            process.wait(seconds)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def last_line(log: Path) -> str:

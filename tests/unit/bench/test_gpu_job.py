@@ -1,0 +1,120 @@
+"""`python -m gpu.job`: time limits, results and what a failed run leaves behind."""
+
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpu.job import __main__ as runner
+from gpu.job.runs import RUNS, Command, Run
+from support.processes.waiting import wait_for
+
+
+def run_of(script: str, *, step: str = "a", name: str = "run", limit: int = 20) -> Run:
+    """Return a run of a Python script, whose result is `result.json` in its folder."""
+
+    def command(folder: Path, *, cpu: bool) -> Command:
+        return [sys.executable, "-c", script, str(folder)], {"ON_CPU": str(cpu)}
+
+    def values(folder: Path) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        return found
+
+    return Run(step, name, limit, command, values)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+WRITES = "import sys; open(sys.argv[1] + '/result.json', 'w').write('{\"sync, s\": 0.13}')"
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that executes runs; it returns exit code and results.json."""
+
+    def execute(*runs: Run, steps: str = "abc") -> tuple[int, list[dict[str, Any]]]:
+        monkeypatch.setattr(runner, "RUNS", runs)
+        out, work = tmp_path / "out", tmp_path / "work"
+        arguments = ["gpu.job", "--out", str(out), "--work", str(work), "--steps", steps]
+        monkeypatch.setattr(sys, "argv", arguments)
+        code = runner.main()
+        return code, json.loads((out / "results.json").read_text())["runs"]
+
+    return execute
+
+
+def test_failed_run_does_not_stop_the_next_run(
+    results: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails = run_of("print('no such kernel'); raise SystemExit(3)", name="fails")
+    code, (failed, passed) = results(fails, run_of(WRITES, step="b", name="passes"))
+    assert code == 1
+    assert failed["error"] == "exit code 3: no such kernel"
+    assert (passed["error"], passed["values"]) == ("", {"sync, s": 0.13})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("a fails: FAILED (exit code 3: no such kernel)")
+    assert lines[2].startswith("b passes: ok")
+    with tarfile.open(tmp_path / "out" / "logs.tar.gz") as logs:
+        assert "logs/fails.log" in logs.getnames()
+    table = (tmp_path / "out" / "table.md").read_text().splitlines()
+    assert table[-1].endswith("| sync, s 0.13 |")
+
+
+def test_run_beyond_its_time_limit_is_ended_with_all_its_processes(
+    results: Callable[..., Any], tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    child = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(pids)!r}, 'w').write(str(os.getpid())); time.sleep(99)"
+    )
+    parent = (
+        "import subprocess, sys, time; from pathlib import Path\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+        f"while not Path({str(pids)!r}).exists(): time.sleep(0.05)\n"
+        "print('started', flush=True); time.sleep(99)"
+    )
+    code, [result] = results(run_of(parent, limit=3))
+    assert code == 1
+    assert result["error"] == "no end after 3 s: started"
+    wait_for(lambda: not is_running(int(pids.read_text())))
+
+
+def test_run_without_a_result_is_a_failure(results: Callable[..., Any]) -> None:
+    _, [result] = results(run_of("print('done')"))
+    assert result["error"].startswith("no result: FileNotFoundError")
+
+
+def test_only_the_chosen_steps_run(results: Callable[..., Any]) -> None:
+    runs = [run_of(WRITES, step=step, name=step) for step in "abc"]
+    _, chosen = results(*runs, steps="a,c")
+    assert [each["step"] for each in chosen] == ["a", "c"]
+
+
+def test_every_step_has_a_run_with_a_time_limit() -> None:
+    assert sorted({run.step for run in RUNS}) == list("abcdefg")
+    assert len({run.name for run in RUNS}) == len(RUNS)
+    for run in RUNS:
+        assert 0 < run.limit <= 300, run.name
+
+
+def test_commands_of_all_runs_can_be_built(tmp_path: Path) -> None:
+    for run in RUNS:
+        for cpu in (False, True):
+            folder = tmp_path / f"{run.name}-{cpu}"
+            folder.mkdir()
+            command, _ = run.command(folder, cpu=cpu)
+            assert command[0] == sys.executable
+            script = next(word for word in command[1:] if word.endswith((".py", ".main")))
+            assert script == "raggrpo_cli.main" or os.access(script, os.R_OK)
