@@ -13,7 +13,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ drill: setup ## kill every process at every stage; write docs/internals/drills.m
 gpu: ## test and measure the policy step on one GPU (needs torch, transformers, pydantic, pytest)
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . tests/gpu
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
+
+gpu-job: ## run the main job on one GPU, step by step; STEPS=a,b and OUT select (15 minutes)
+	PYTHONPATH=$(PYTHONPATH):operator:trainer_image:tests $(or $(PYTHON),python3) -m gpu.job --out $(or $(OUT),gpu-results) --steps $(or $(STEPS),abcdefg)
 
 models: setup ## check every causal model family; write docs/reference/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.engines.model_families --table docs/reference/models.md

@@ -89,7 +89,7 @@ def measure(run: Run, work: Path, *, cpu: bool) -> dict[str, Any]:
 
 
 def execute(command: Sequence[str], env: dict[str, str], log: Path, limit: int) -> str:
-    """Run a command in a process group of its own; return an error or an empty text."""
+    """Run a command in its own process group; return an error or an empty text."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -13,6 +13,8 @@ from typing import Any
 from raggrpo_api.names import ENV_FAULT
 from raggrpo_api.trainer.history import read_history
 
+FEATURE_ROWS = ("K1", "K2", "K3", "K4", "K5", "K6", "K7")
+"""Rows of docs/features.md that these runs measure."""
 ROOT = Path(__file__).parents[3]
 INPUT = Path(os.environ.get("QUICKSTART_INPUT", "/tmp/raggrpo-quickstart"))
 """Folder made by `python -m raggrpo_quickstart --dir`."""
@@ -134,13 +136,13 @@ def stages(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def numbers(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the other metrics of the last step that has each of them."""
-    wanted = ("mfu", "tflops", "mismatch", "tokens_per_second", "memory", "gib", "kl")
-    found: dict[str, float] = {}
+    names = ("mfu", "tflops", "mismatch", "tokens_per_second", "memory", "gib", "kl")
+    last: dict[str, float] = {}
     for step in steps:
         for name, value in step.items():
-            if isinstance(value, int | float) and any(part in name for part in wanted):
-                found[name] = float(f"{value:.4g}")
-    return found
+            if isinstance(value, int | float) and any(part in name for part in names):
+                last[name] = float(f"{value:.4g}")
+    return last
 
 
 LENGTHS = ("--prompt", "1024", "--response", "256", "--prompts", "8", "--judge-seconds", "0.02")

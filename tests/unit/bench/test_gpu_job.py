@@ -23,8 +23,8 @@ def run_of(script: str, *, step: str = "a", name: str = "run", limit: int = 20) 
         return [sys.executable, "-c", script, str(folder)], {"ON_CPU": str(cpu)}
 
     def values(folder: Path) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-        return found
+        measured: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        return measured
 
     return Run(step, name, limit, command, values)
 
