@@ -84,7 +84,7 @@ def measure(run: Run, work: Path, *, cpu: bool) -> dict[str, Any]:
         result["values"] = run.values(folder)
     except Exception as failure:
         error = error or f"no result: {type(failure).__name__}: {failure}"
-    result["error"] = error
+    result["error"] = error or run.error_in(result["values"])
     return result
 
 

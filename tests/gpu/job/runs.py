@@ -5,7 +5,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,13 @@ ROOT = Path(__file__).parents[3]
 INPUT = Path(os.environ.get("QUICKSTART_INPUT", "/tmp/raggrpo-quickstart"))
 """Folder made by `python -m raggrpo_quickstart --dir`."""
 QUICKSTART = ROOT / "crds" / "samples" / "quickstart.yaml"
+EXPORT = Path("checkpoints") / "export" / "model.safetensors"
+UNDISTURBED = "quickstart"
 STEPS = 40
-KILLS = "kill-engine@step=10,kill-rank@step=20,kill-driver@step=30,kill-driver@step=30@attempt=2"
+CPU_STEPS = 12
+KILLS = (("engine", 1), ("rank", 1), ("driver", 1), ("driver", 2))
+"""Process to kill and attempt, at equal distances in steps; a second kill of the driver occurs only
+if the rank's loss did not end the first attempt."""
 Command = tuple[list[str], dict[str, str]]
 
 
@@ -36,6 +41,15 @@ class Run:
     """Function of (folder, cpu) that returns command and additional environment."""
     values: Callable[[Path], dict[str, Any]]
     """Function of the folder that returns the measured values."""
+    expects: str = ""
+    """Cause of an attempt that must occur, for runs with an injected fault."""
+
+    def error_in(self, values: Mapping[str, Any]) -> str:
+        """Return what is wrong with the values of a run that ended, or an empty text."""
+        causes = values.get("causes", ())
+        if self.expects and self.expects not in causes:
+            return f"no attempt ended with {self.expects}: {', '.join(causes)}"
+        return ""
 
 
 def smoke(size: str, *options: str) -> Callable[..., Command]:
@@ -54,7 +68,13 @@ def smoke_values(folder: Path) -> dict[str, Any]:
     return values
 
 
-def quickstart(*changes: str, fault: str = "") -> Callable[..., Command]:
+def kills(steps: int) -> str:
+    """Return the faults that kill engine, rank and driver once each, at a quarter of the steps."""
+    moments = {"engine": steps // 4, "rank": steps // 2, "driver": steps * 3 // 4}
+    return ",".join(f"kill-{name}@step={moments[name]}@attempt={n}" for name, n in KILLS)
+
+
+def quickstart(*changes: str, killed: bool = False) -> Callable[..., Command]:
     """Return the command of README's quickstart on a GPU."""
 
     def command(folder: Path, *, cpu: bool) -> Command:
@@ -62,9 +82,10 @@ def quickstart(*changes: str, fault: str = "") -> Callable[..., Command]:
         device = ["resources.device=CPU"] if cpu else ["resources.device=GPU"]
         words = [sys.executable, "-m", "raggrpo_cli.main", "run", str(QUICKSTART)]
         words += ["--dir", str(folder), "--mount", f"quickstart={folder}"]
-        for change in (*device, f"training.totalSteps={4 if cpu else STEPS}", *changes):
+        steps = CPU_STEPS if cpu else STEPS
+        for change in (*device, f"training.totalSteps={steps}", *changes):
             words += ["--set", change]
-        return words, {ENV_FAULT: fault} if fault else {}
+        return words, {ENV_FAULT: kills(steps)} if killed else {}
 
     return command
 
@@ -72,13 +93,12 @@ def quickstart(*changes: str, fault: str = "") -> Callable[..., Command]:
 def quickstart_values(folder: Path) -> dict[str, Any]:
     summary = json.loads((folder / "summary.json").read_text())
     steps = read_history(folder / "checkpoints" / "logs")
-    weights = folder / "checkpoints" / "export" / "model.safetensors"
-    attempts = summary["attempts"]
+    weights = folder / EXPORT
     return {
         "phase": summary["phase"],
         "step": summary["step"],
-        "attempts": len(attempts),
-        "lost steps": sum(each["lostSteps"] for each in attempts),
+        "causes": causes(summary),
+        "lost steps": sum(each["lostSteps"] for each in summary["attempts"]),
         "seconds a step": median_of_step(steps),
         "stages": stages(steps),
         "parameters": hashlib.sha256(weights.read_bytes()).hexdigest()[:12],
@@ -86,7 +106,33 @@ def quickstart_values(folder: Path) -> dict[str, Any]:
     }
 
 
-def job(size: str, *options: str, quick: Sequence[str] = ()) -> Callable[..., Command]:
+def killed_values(folder: Path) -> dict[str, Any]:
+    """Return the values of the killed run, and how far its parameters are from the other run's."""
+    values = quickstart_values(folder)
+    other = folder.with_name(UNDISTURBED) / EXPORT
+    if other.exists():
+        values["largest difference"] = largest_difference(folder / EXPORT, other)
+    return values
+
+
+def largest_difference(file: Path, other: Path) -> float:
+    """Return the largest absolute difference of a parameter between two safetensors files."""
+    from safetensors.numpy import load_file
+
+    mine, theirs = load_file(file), load_file(other)
+    return max(float(abs(mine[name] - theirs[name]).max()) for name in mine)
+
+
+def causes(summary: Mapping[str, Any]) -> list[str]:
+    """Return the causes of ended attempts and of replacements in place, oldest first."""
+    texts: list[str] = []
+    for attempt in reversed(summary["attempts"]):
+        texts += [text.split(":")[0] for text in attempt.get("inPlace", [])]
+        texts.append(attempt["cause"])
+    return texts
+
+
+def job(size: str, *options: str, cpu_fault: str = "") -> Callable[..., Command]:
     """Return the command of a throughput run with random weights, see `bench.training`."""
 
     def command(folder: Path, *, cpu: bool) -> Command:
@@ -94,7 +140,7 @@ def job(size: str, *options: str, quick: Sequence[str] = ()) -> Callable[..., Co
         words = [sys.executable, script, "--repeats", "1", "--json", *options]
         words += ["--keep", str(folder)]
         if cpu:
-            return [*words, "--device", "CPU", "--quick", *quick], {}
+            return [*words, "--device", "CPU", "--quick"], {ENV_FAULT: cpu_fault}
         return [*words, "--device", "GPU", "--size", size], {}
 
     return command
@@ -114,7 +160,7 @@ def job_values(folder: Path) -> dict[str, Any]:
         summary = json.loads((logs.parents[1] / "job" / "summary.json").read_text())
         values |= {
             "phase": summary["phase"],
-            "causes": [attempt["cause"] for attempt in summary["attempts"]],
+            "causes": causes(summary),
         }
     return values
 
@@ -126,12 +172,12 @@ def median_of_step(steps: Sequence[dict[str, Any]]) -> float:
 
 
 def stages(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return median seconds by stage after the first two steps."""
-    counted = steps[2:] or steps
-    return {
-        stage: round(statistics.median(step["seconds"][stage] for step in counted), 3)
-        for stage in counted[-1]["seconds"]
-    }
+    """Return median seconds by stage of the steps after the first two that have it."""
+    seconds: dict[str, list[float]] = {}
+    for step in steps[2:] or steps:
+        for stage, value in step["seconds"].items():
+            seconds.setdefault(stage, []).append(value)
+    return {stage: round(statistics.median(values), 3) for stage, values in seconds.items()}
 
 
 def numbers(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -154,7 +200,7 @@ TOO_LARGE = ("--set", "training.tokensPerMicroBatch=100000", "--prompts", "32")
 
 RUNS = (
     Run("a", "engine-0.5B", 120, smoke("0.5B"), smoke_values),
-    Run("b", "quickstart", 150, quickstart("rollout.enforceEager=true"), quickstart_values),
+    Run("b", UNDISTURBED, 150, quickstart("rollout.enforceEager=true"), quickstart_values),
     Run("c", "job-0.5B", 150, job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER), job_values),
     Run("d", "engine-0.5B-graphs", 150, smoke("0.5B", "--graphs"), smoke_values),
     Run("d", "vllm-0.5B-graphs", 120, smoke("0.5B", "--graphs", "--alone"), smoke_values),
@@ -177,15 +223,17 @@ RUNS = (
         "e",
         "job-0.5B-too-large",
         200,
-        job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER, *TOO_LARGE),
+        job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER, *TOO_LARGE, cpu_fault="oom@step=2"),
         job_values,
+        expects="CudaOutOfMemory",
     ),
     Run(
         "f",
         "quickstart-killed",
         200,
-        quickstart("rollout.enforceEager=true", fault=KILLS),
-        quickstart_values,
+        quickstart("rollout.enforceEager=true", killed=True),
+        killed_values,
+        expects="TrainerRankLost",
     ),
     Run(
         "g",

@@ -16,7 +16,9 @@ from gpu.job.runs import RUNS, Command, Run
 from support.processes.waiting import wait_for
 
 
-def run_of(script: str, *, step: str = "a", name: str = "run", limit: int = 20) -> Run:
+def run_of(
+    script: str, *, step: str = "a", name: str = "run", limit: int = 20, expects: str = ""
+) -> Run:
     """Return a run of a Python script, whose result is `result.json` in its folder."""
 
     def command(folder: Path, *, cpu: bool) -> Command:
@@ -26,7 +28,7 @@ def run_of(script: str, *, step: str = "a", name: str = "run", limit: int = 20) 
         measured: dict[str, Any] = json.loads((folder / "result.json").read_text())
         return measured
 
-    return Run(step, name, limit, command, values)
+    return Run(step, name, limit, command, values, expects)
 
 
 def is_running(pid: int) -> bool:
@@ -36,7 +38,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-WRITES = "import sys; open(sys.argv[1] + '/result.json', 'w').write('{\"sync, s\": 0.13}')"
+WRITES = """import sys; open(sys.argv[1] + '/result.json', 'w').write('{"sync, s": 0.13}')"""
 
 
 @pytest.fixture
@@ -94,6 +96,12 @@ def test_run_beyond_its_time_limit_is_ended_with_all_its_processes(
 def test_run_without_a_result_is_a_failure(results: Callable[..., Any]) -> None:
     _, [result] = results(run_of("print('done')"))
     assert result["error"].startswith("no result: FileNotFoundError")
+
+
+def test_run_without_the_expected_fault_is_a_failure(results: Callable[..., Any]) -> None:
+    writes = WRITES.replace('"sync, s": 0.13', '"causes": ["Succeeded"]')
+    _, [result] = results(run_of(writes, expects="CudaOutOfMemory"))
+    assert result["error"] == "no attempt ended with CudaOutOfMemory: Succeeded"
 
 
 def test_only_the_chosen_steps_run(results: Callable[..., Any]) -> None:
