@@ -17,10 +17,10 @@ PROBE = Path(__file__).parents[2] / "support" / "engines" / "engine_probe.py"
 @pytest.fixture(
     scope="module",
     params=[
-        ("tied", "in-process"),
-        ("untied", "in-process"),
-        ("untied", "async"),
-        pytest.param(("tied", "sharded"), marks=pytest.mark.long),
+        pytest.param(("tied", "in-process"), id="tied"),
+        pytest.param(("untied", "in-process"), id="untied"),
+        pytest.param(("untied", "async"), id="async"),
+        pytest.param(("tied", "sharded"), id="sharded", marks=pytest.mark.long),
     ],
 )
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -55,12 +55,43 @@ def test_engine_logprobs_match_trainer_before_and_after_weight_sync(measured: An
     assert measured["version"] == 2
 
 
+@pytest.fixture
+def chunked(measured: Any) -> Any:
+    if "rejected_chunks" not in measured:
+        pytest.skip("this engine reads files")
+    return measured
+
+
 @pytest.mark.row("G3")
-def test_async_engine_loads_tensor_chunks(measured: Any) -> None:
-    if "chunks" not in measured:
-        pytest.skip("engines of CPUs read files")
-    assert measured["chunks"] > 2  # max(gaps_after) above covers this update, too
-    assert measured["version_after_chunks"] == 3
+@pytest.mark.parametrize("update", [3, 4])
+def test_vllm_receives_all_ipc_chunks_bitwise(chunked: Any, update: int) -> None:
+    transfer = chunked[f"transfer_{update}"]
+    assert transfer["chunks"] > 2  # max(gaps_after) above covers these updates, too
+    assert transfer["bitwise"]
+    assert chunked["version_after_chunks"] == 4
+
+
+@pytest.mark.row("G3")
+def test_ipc_buffer_is_mapped_once_per_update_and_released(chunked: Any) -> None:
+    first, second = chunked["transfer_3"], chunked["transfer_4"]
+    assert first["exported"] == second["exported"] == 1
+    assert first["mapped"] == [[1, 1], [1, 0]]
+    assert second["mapped"] == [[2, 1], [2, 0]]
+
+
+@pytest.mark.row("G3")
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("name", "no module or parameter named 'other'"),
+        ("shape", "size"),
+        ("size", "shape"),
+        ("number", "names"),
+        ("GPU", "GPU-1"),
+    ],
+)
+def test_vllm_rejects_chunk_with_wrong_description(chunked: Any, change: str, error: str) -> None:
+    assert error in chunked["rejected_chunks"][change]
 
 
 def test_in_process_engine_does_not_start_model_inspection_process(measured: Any) -> None:

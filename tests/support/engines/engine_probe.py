@@ -6,9 +6,9 @@ Usage: engine_probe.py MODEL_FOLDER in-process|async|sharded  → one JSON line 
 import asyncio
 import json
 import os
+import pickle
 import sys
-import tempfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ import psutil
 
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines.async_engine import AsyncEngine
-from raggrpo_trainer.engines.engine_failure import EngineDead
+from raggrpo_trainer.engines.engine_failure import EngineDead, own_outputs
 from raggrpo_trainer.engines.engine_options import EngineOptions, engine_environment
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.engines.in_process_engine import InProcessEngine
+from raggrpo_trainer.weights.backend import WeightTransferBackend
 
 PROMPTS = [tuple(range(3 + i, 90 + i)) for i in range(4)]
 REQUESTS = [
@@ -27,6 +28,16 @@ REQUESTS = [
     for i, prompt in enumerate(PROMPTS)
     for k in range(3)
 ]
+
+FIRST_CHUNKED_UPDATE = 3
+WRONG_CHUNKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "name": lambda chunk: {"names": [f"other.{name}" for name in chunk["names"]]},
+    "shape": lambda chunk: {"shapes": [shape[::-1] for shape in chunk["shapes"]]},
+    "size": lambda chunk: {"shapes": [[2 * shape[0], shape[1]] for shape in chunk["shapes"]]},
+    "number": lambda chunk: {"names": chunk["names"][1:]},
+    "GPU": lambda _: {"handle": pickle.dumps({"GPU-1": (None,) * 7})},
+}
+"""What changes a valid chunk into one that vLLM must reject."""
 
 
 async def measure(folder: str, kind: str) -> dict[str, object]:
@@ -36,9 +47,9 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
 
     kind_of_options: type[EngineOptions] = EngineOptions
     if kind == "async":
-        from support.engines.file_chunk_transfer import ChunkOptions
+        from support.engines.ipc_without_gpu import IpcOptions
 
-        kind_of_options = ChunkOptions
+        kind_of_options = IpcOptions
     options = kind_of_options(
         model_path=folder,
         device="cpu",
@@ -95,11 +106,13 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
         gaps.append(gap(after))
         result["version"] = after[0].policy_version
     if isinstance(engine, AsyncEngine) and kind == "async":
-        change(3)
-        result["chunks"] = await load_in_chunks(engine, dict(model.named_parameters()), version=3)
-        after_chunks = await run()
-        gaps.append(gap(after_chunks))
-        result["version_after_chunks"] = after_chunks[0].policy_version
+        for update in (3, 4):
+            change(update)
+            parameters = dict(model.named_parameters())
+            result[f"transfer_{update}"] = await load_in_chunks(engine, parameters, update)
+            after_chunks = await run()
+            gaps.append(gap(after_chunks))
+            result["version_after_chunks"] = after_chunks[0].policy_version
         change(2)
         await engine.load_weights(path, 2)
         after = await run()
@@ -136,29 +149,66 @@ async def measure(folder: str, kind: str) -> dict[str, object]:
     except Exception as error:
         result["bad_update"] = type(error).__name__
     result["alive_after_bad_update"] = len(await asyncio.wait_for(run(), 60)) == len(after)
+    if kind == "async" and isinstance(engine, AsyncEngine):
+        result["rejected_chunks"] = await rejected_chunks(engine, dict(model.named_parameters()))
+        engine._outputs = own_outputs()  # after the errors of the rejected chunks
     result["dead"] = await errors_when_dead(engine)
     if isinstance(engine, AsyncEngine):
         engine._engine.shutdown()  # otherwise its child processes would outlive this process
     return result
 
 
-async def load_in_chunks(engine: AsyncEngine, weights: dict[str, Any], version: int) -> int:
-    """Load tensor chunks as on GPUs, but with one file per chunk."""
-    from safetensors.torch import save_file
+async def load_in_chunks(
+    engine: AsyncEngine, weights: dict[str, Any], version: int
+) -> dict[str, Any]:
+    """Load tensor chunks as on GPUs; only the handles of the shared buffer are replaced."""
+    from raggrpo_trainer.weights.rank_side import IpcChunkSender
+    from support.engines.ipc_without_gpu import digest, exported_buffers
 
-    from raggrpo_trainer.weights.rank_side import ChunkSender
-
-    with tempfile.TemporaryDirectory() as folder:
-        sender = ChunkSender(((n, p.detach().clone()) for n, p in weights.items()), size=100_000)
-        await engine.start_update({"folder": folder})
-        number = 0
+    with exported_buffers() as buffers:
+        sender = IpcChunkSender(((n, p.detach()) for n, p in weights.items()), size=100_000)
+        is_connected = version > FIRST_CHUNKED_UPDATE
+        await engine.start_update(None if is_connected else {"packed": True})
+        num_chunks = 0
         while (chunk := sender.next()) is not None:
-            file = f"{number}.safetensors"
-            save_file({n: weights[n].detach().clone() for n in chunk["names"]}, f"{folder}/{file}")
-            await engine.load_chunk(chunk | {"file": file})
-            number += 1
+            await engine.load_chunk(with_handles(chunk))
+            num_chunks += 1
+        [during] = await engine._engine.collective_rpc("mapped_buffers")
         await engine.finish_update(version)
-    return number
+        [after] = await engine._engine.collective_rpc("mapped_buffers")
+        [received] = await engine._engine.collective_rpc("received_tensors")
+    return {
+        "bitwise": received == {name: digest(tensor) for name, tensor in weights.items()},
+        "chunks": num_chunks,
+        "exported": len(buffers),
+        "mapped": [during, after],
+    }
+
+
+async def rejected_chunks(engine: AsyncEngine, weights: dict[str, Any]) -> dict[str, str]:
+    """Return the error of a chunk with a wrong name, shape, number of tensors and GPU."""
+    from raggrpo_trainer.weights.rank_side import IpcChunkSender
+    from support.engines.ipc_without_gpu import exported_buffers
+
+    errors = {}
+    with exported_buffers():
+        for name, change in WRONG_CHUNKS.items():
+            named = [(n, p.detach()) for n, p in weights.items() if "mlp.down_proj" in n]
+            chunk = IpcChunkSender(named).next()
+            assert chunk is not None
+            await engine.start_update(None)
+            try:
+                await engine.load_chunk(with_handles(chunk | change(chunk)))
+                errors[name] = "accepted"
+            except Exception as error:
+                errors[name] = f"{type(error).__name__}: {error}"
+    return errors
+
+
+def with_handles(chunk: dict[str, Any]) -> dict[str, Any]:
+    """Return the chunk with the handles of all ranks, as the driver does with one rank."""
+    handle = chunk["handle"]
+    return {n: v for n, v in chunk.items() if n != "handle"} | {"handles": [handle]}
 
 
 async def errors_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
@@ -187,7 +237,8 @@ async def errors_when_dead(engine: InProcessEngine | AsyncEngine) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.environ.update(engine_environment("cpu", 1, LogLevel.INFO))
+    backend = WeightTransferBackend.IPC
+    os.environ.update(engine_environment("cpu", 1, LogLevel.INFO, backend))
     if sys.argv[2] != "in-process":
         # Only the in-process engine shares this process with its core.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
