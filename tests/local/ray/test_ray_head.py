@@ -73,6 +73,18 @@ def test_warden_stops_ray_when_run_and_keeper_are_killed(tree: dict[str, Any]) -
     wait_for(lambda: not warden.marked_processes(tree["mark"]))
 
 
+@pytest.mark.row("D12")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_child_process_of_killed_actor_exits(tree: dict[str, Any], number: int) -> None:
+    # vLLM's engine core is such a child; otherwise it would keep the memory of its GPU.
+    processes = [psutil.Process(pid) for pid in warden.marked_processes(tree["mark"])]
+    children = [process for process in processes if "child-of-part" in process.cmdline()]
+    assert len(children) == 2
+    for child in children:
+        os.kill(child.ppid(), number)
+    wait_for(lambda: not any(child.is_running() for child in children))
+
+
 async def test_ray_process_exit_is_reported_and_stops_head(tmp_path: Path) -> None:
     processes = Processes()
     try:

@@ -19,11 +19,14 @@ from raggrpo_operator.local_runtime.ray_head import RayHead, make_temp_dir, star
 from support.processes.process_tree import announce, guard_until_killed
 
 DRIVER = """
-import os, ray, time
+import os, ray, subprocess, time
 ray.init(address="auto", namespace="probe", log_to_driver=False)
 
 @ray.remote(num_cpus=1)
 class Part:
+    def __init__(self):
+        subprocess.Popen(["sh", "-c", "trap '' TERM; while :; do sleep 1; done", "child-of-part"])
+
     def pid(self):
         return os.getpid()
 
@@ -55,7 +58,7 @@ def kill_gcs(mark: str) -> None:
 
 
 async def start_tree(processes: Processes, logs: Path) -> RayHead:
-    """Start a head and a driver with two detached actors; return when they run."""
+    """Start a head and a driver with two detached actors and their children; return when ready."""
     head = start_head(processes, logs)
     while not head.address():
         assert not head.exit_message(), head.exit_message()
