@@ -1,7 +1,8 @@
 """The training run of one attempt: starts ranks and engines, resumes, runs the training loop.
 
-Ranks and engines start concurrently, because they dominate startup time. GPU memory is allocated
-only after the memory check.
+Ranks and engines start concurrently, because they dominate startup time, unless they share GPUs:
+then engines start after the ranks have loaded model and checkpoint. GPU memory is allocated only
+after the memory check.
 """
 
 import asyncio
@@ -92,7 +93,8 @@ class TrainingRun:
         precision = await self._resolve_precision(ranks, retained)
         options = engine_options(config, precision)
         pool = EnginePool(config, options, placement, epoch, attempt_folder(config))
-        starting = asyncio.create_task(pool.start())
+        ranks_loaded = asyncio.Event()
+        starting = asyncio.create_task(pool.start(ranks_loaded))
         if retained is None:
             await self._build_model(ranks, precision)
         inputs = await self._inputs(reading)
@@ -100,6 +102,7 @@ class TrainingRun:
         reporter.add_probe(ranks.flops_probe(config.monitoring))
         reporter.report_pinned({"precision": precision, "attention": ranks.infos[0].attention})
         state = await self._resume(store, ranks, retained, identity)
+        ranks_loaded.set()
         key = state_key(config, ranks.infos[0], identity)
         saver = Saver(config, store, ranks, reporter, BackupThread(store), identity)
         try:

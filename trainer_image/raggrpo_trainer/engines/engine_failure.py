@@ -25,6 +25,12 @@ _CORE_ERROR = re.compile(
 )
 """Pattern of an error in the output of vLLM, after the prefix with process and time."""
 
+_OCCUPIED_GPU = re.compile(
+    r"Free memory on device \S+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than "
+    r"desired GPU memory utilization \((?P<share>[\d.]+), (?P<needed>[\d.]+) GiB\)"
+)
+"""Pattern of vLLM's error when a starting engine finds too little free memory."""
+
 
 class EngineDead(Exception):
     """The engine failed and is not used again; its actor must be replaced."""
@@ -71,6 +77,20 @@ def failure_reason(error: BaseException, outputs: list[Output]) -> str:
         return message
     causes = (_last_error(output.tail()) for output in outputs)
     return next(filter(None, causes), message)
+
+
+def memory_message(shortage: OutOfMemory) -> str:
+    """Return the line that reports the shortage, or how much of the GPU other processes use."""
+    occupied = _OCCUPIED_GPU.search(shortage.line)
+    if occupied is None:
+        return shortage.line
+    total, needed = float(occupied["total"]), float(occupied["needed"])
+    return (
+        f"other processes, ranks of this job included, use {total - float(occupied['free']):.1f} "
+        f"of {total:.1f} GiB of GPU memory, but a starting engine needs {needed:.1f} GiB "
+        f"(rollout.gpuMemoryUtilization {occupied['share']}); stop the other processes or lower "
+        "rollout.gpuMemoryUtilization"
+    )
 
 
 def _last_error(text: str) -> str:

@@ -23,7 +23,7 @@ from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.weights.transfer import ChunkTransferFailed, RankLost, WeightTransfer
 
 from .engine_actor import EngineInfo, RolloutActor, options_digest
-from .engine_failure import MAX_REASON_CHARS, EngineDead
+from .engine_failure import MAX_REASON_CHARS, EngineDead, memory_message
 from .engine_options import EngineOptions, engine_environment
 from .engine_receiver import EngineReceiver
 from .generation import Generation, GenerationRequest
@@ -51,6 +51,7 @@ class EnginePool:
         self._config = config
         self._options = options
         self._sleeps = options.enable_sleep and options.device != "cpu"
+        """Whether engines and ranks take turns on the same GPUs."""
         self._placement = placement
         self._epoch = epoch
         self._log_folder = str(log_folder)
@@ -66,10 +67,15 @@ class EnginePool:
         self.on_replaced: Callable[[], Awaitable[None]] | None = None
         """Called after `processes` has changed."""
 
-    async def start(self) -> list[bool]:
-        """Adopt running engines or start new ones; return whether each engine was reused."""
+    async def start(self, ranks_loaded: asyncio.Event) -> list[bool]:
+        """Adopt running engines or start new ones; return whether each engine was reused.
+
+        A new engine on the GPU of a rank starts after `ranks_loaded`. vLLM would otherwise
+        attribute memory that the rank allocates meanwhile to the engine: too little of the engine's
+        share would remain for the KV cache.
+        """
         num_engines = self._config.world.num_engines
-        results = await asyncio.gather(*(self._obtain(i) for i in range(num_engines)))
+        results = await asyncio.gather(*(self._obtain(i, ranks_loaded) for i in range(num_engines)))
         self.engines = [actor for actor, _, _ in results]
         self.processes = [info.process for _, info, _ in results]
         self._memory_kills = [info.oom_kills for _, info, _ in results]
@@ -118,7 +124,9 @@ class EnginePool:
         with suppress(*LOST):  # a lost engine uses no memory and is replaced on wake-up
             await engine.sleep.remote(self._epoch)
 
-    async def _obtain(self, index: int) -> tuple[Any, EngineInfo, bool]:
+    async def _obtain(
+        self, index: int, ranks_loaded: asyncio.Event
+    ) -> tuple[Any, EngineInfo, bool]:
         name = f"engine-{index}"
         digest = options_digest(self._options)
         try:
@@ -134,6 +142,8 @@ class EnginePool:
             except (*LOST, TimeoutError) as error:
                 log.info("replacing %s, which does not respond or has failed: %r", name, error)
             await kill_actor(actor, name)
+        if self._sleeps:
+            await ranks_loaded.wait()
         actor = self._start(name, index)
         info = await self._adopt_new(actor, name)
         return actor, info, False
@@ -154,7 +164,7 @@ class EnginePool:
         short_of = engine_shortage(shortage, colocated=colocated)
         is_host = shortage.kind is Kind.HOST
         code = ExitCode.HOST_OUT_OF_MEMORY if is_host else ExitCode.CUDA_OUT_OF_MEMORY
-        return TrainerError(code, f"{name}: {shortage.line}", short_of)
+        return TrainerError(code, f"{name}: {memory_message(shortage)}", short_of)
 
     async def _adopt(self, actor: Any, name: str) -> EngineInfo:
         level = self._config.monitoring.log_level

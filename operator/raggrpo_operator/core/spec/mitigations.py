@@ -45,7 +45,7 @@ _ORDER: Mapping[Shortage, tuple[Mitigation, ...]] = {
         Mitigation.ENFORCE_EAGER,
         Mitigation.SEQUENCES_HALVED,
     ),
-    # A colocated engine starts while the ranks build the model and then occupies its share.
+    # A reused colocated engine occupies its share while the ranks build the model.
     Shortage.TRAINING_STATE: (Mitigation.LOWER_GPU_MEMORY_UTILIZATION,),
     Shortage.STEP: _STEP,
     Shortage.HEAD_HOST: (Mitigation.WORKERS_HALVED,),

@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from raggrpo_api.memory.shortage import Shortage
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.engines.engine_actor import EngineInfo
+from raggrpo_trainer.engines.engine_actor import EngineInfo, options_digest
 from raggrpo_trainer.engines.engine_failure import EngineDead
 from raggrpo_trainer.engines.engine_options import engine_options
 from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool
@@ -35,7 +35,8 @@ REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]
 class FakeEngine:
     """Ray handle of an engine."""
 
-    def __init__(self, may_load: asyncio.Event, dies_loading: bool) -> None:
+    def __init__(self, may_load: asyncio.Event, dies_loading: bool, digest: str = "digest") -> None:
+        self._digest = digest
         self._may_load = may_load
         self._dies_loading = dies_loading
         self._dead = False
@@ -58,7 +59,7 @@ class FakeEngine:
 
     async def _adopt(self, *_: object) -> EngineInfo:
         self._check()
-        return EngineInfo("digest", PodProcess("node", 1))
+        return EngineInfo(self._digest, PodProcess("node", 1))
 
     async def _load_weights(self, _epoch: int, version: int, *_: object) -> None:
         self._check()
@@ -120,12 +121,51 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 async def make_pool(folder: Path, *, device: str = "cpu", killed: bool = False) -> EnginePool:
-    config = make_config(folder)
-    options = replace(engine_options(config, "FP32"), device=device, enable_sleep=True)
-    placement = cast(Placement, SimpleNamespace(for_engine=lambda index: index))
-    pool = EnginePool(config, options, placement, 1, folder, lambda *_: killed)
-    await pool.start()
+    pool = make_stopped_pool(folder, device=device, killed=killed)
+    ranks_loaded = asyncio.Event()
+    ranks_loaded.set()
+    await pool.start(ranks_loaded)
     return pool
+
+
+def make_stopped_pool(
+    folder: Path, *, device: str = "cpu", colocated: bool = True, killed: bool = False
+) -> EnginePool:
+    config = make_config(folder)
+    options = replace(engine_options(config, "FP32"), device=device, enable_sleep=colocated)
+    placement = cast(Placement, SimpleNamespace(for_engine=lambda index: index))
+    return EnginePool(config, options, placement, 1, folder, lambda *_: killed)
+
+
+@pytest.mark.row("D11")
+@pytest.mark.parametrize(
+    ("device", "colocated", "waits"),
+    [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)],
+)
+async def test_new_engine_waits_for_ranks_that_allocate_memory_of_its_gpu(
+    fake: FakeRay, tmp_path: Path, device: str, colocated: bool, waits: bool
+) -> None:
+    pool = make_stopped_pool(tmp_path, device=device, colocated=colocated)
+    ranks_loaded = asyncio.Event()
+    starting = asyncio.create_task(pool.start(ranks_loaded))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert starting.done() is not waits
+    assert len(fake.started) == (0 if waits else 1)
+
+    ranks_loaded.set()
+    assert await starting == [False]
+
+
+async def test_running_engine_is_adopted_before_ranks_are_loaded(
+    fake: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_stopped_pool(tmp_path, device="cuda")
+    running = FakeEngine(fake.may_load, dies_loading=False, digest=options_digest(pool._options))
+    monkeypatch.setattr(ray, "get_actor", lambda _: running)
+
+    assert await pool.start(ranks_loaded=asyncio.Event()) == [True]
+    assert pool.engines == [running]
 
 
 def weights(version: int) -> FileTransfer:
@@ -261,6 +301,25 @@ async def test_engine_out_of_memory_ends_attempt_with_memory_term(
         await make_pool(tmp_path)
     for raised in (in_mid_run.value, at_start.value):
         assert (raised.exit_code, raised.short_of) == (code, short_of)
+
+
+async def test_engine_on_occupied_gpu_reports_memory_of_other_processes(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    fake.never_starts = creation_failed(
+        "ValueError: Free memory on device cuda:0 (18.72/79.11 GiB) on startup is less than "
+        "desired GPU memory utilization (0.6, 47.47 GiB). Decrease GPU memory utilization or "
+        "reduce GPU memory used by other processes."
+    )
+    with pytest.raises(TrainerError) as raised:
+        await make_pool(tmp_path)
+    assert str(raised.value) == (
+        "engine-0: other processes, ranks of this job included, use 60.4 of 79.1 GiB of GPU "
+        "memory, but a starting engine needs 47.5 GiB (rollout.gpuMemoryUtilization 0.6); stop the "
+        "other processes or lower rollout.gpuMemoryUtilization"
+    )
+    assert raised.value.exit_code is ExitCode.CUDA_OUT_OF_MEMORY
+    assert raised.value.short_of is Shortage.ENGINE
 
 
 async def test_failed_engine_start_is_reported_as_rollout_engine_lost(
