@@ -42,7 +42,7 @@ test: setup ## run all tests that need neither a GPU nor a cluster
 	  --cov --cov-report=term:skip-covered --cov-report=xml:.cache/coverage.xml
 
 chart-test: setup ## test the Helm chart (needs Go to build Helm)
-	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check
+	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check prometheus prometheus-config
 	$(BIN)/python -m pytest tests/chart --durations=10
 
 checkov: setup $(CHECKOV) ## run static security checks on the rendered chart and a job's objects
@@ -62,7 +62,7 @@ api-test: setup ## test against a real API server without nodes (needs Go)
 	$(BIN)/python -m pytest tests/api --durations=10
 
 programs: ## build the programs of the test clusters into the cache (needs Go)
-	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm crd-check registry kuberay kuberay-config
+	$(PYTHON) tests/tools/kind/go_programs.py kube etcd coredns pause crictl kind helm crd-check registry kuberay kuberay-config prometheus prometheus-config
 
 kind-up: setup ## create a kind cluster with KubeRay; starts Docker if needed
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/kind_cluster.py up

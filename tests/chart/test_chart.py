@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,16 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.crd import CRD_FILE, KEEP, crd_manifest
 from raggrpo_operator.kube.client import BY_KIND, JOBS, LEASES
-from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.settings import PREFIX, Settings, read_settings
 from raggrpo_operator.kubernetes_runtime.watching.trimming import CHILDREN
-from raggrpo_trainer.http.call_statistics import CallSummary
-from raggrpo_trainer.progress.metric_sinks import PrometheusText
-from support.builders.trainer.reports import make_step
 from support.kubernetes.helm_chart import (
     EVERYTHING,
     MATRIX,
@@ -441,84 +435,3 @@ def test_releases_in_same_cluster_do_not_collide(chart: Chart) -> None:
     assert one(one_release, "Deployment")["metadata"]["name"] == RELEASE
     assert one(other, "Deployment")["metadata"]["name"] == "blue-raggrpo-operator"
     assert not clusterwide(one_release) & clusterwide(other)
-
-
-def series() -> set[str]:
-    """Return the names of all series of operator and trainers."""
-    calls = CallSummary(answered=1, failures={}, p50=0.1, p95=0.1, p99=0.1)
-    progress = Progress(attempt=1, stage=Stage.TRAINING)
-    trainer = PrometheusText("demo").render(progress, make_step(1, retrieval={"kb": calls}), {}, 0)
-    text = Metrics().text().decode() + trainer.decode()
-    typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    suffixes = {"histogram": ("_bucket", "_count", "_sum")}
-    return {name + end for name, kind in typed.items() for end in suffixes.get(kind, ("",))}
-
-
-@pytest.mark.row("B26")
-def test_alerts_and_dashboard_panels_use_existing_metrics(chart: Chart) -> None:
-    manifests = chart.render(EVERYTHING)
-    rules = one(manifests, "PrometheusRule")["spec"]["groups"]
-    board = yaml.safe_load(one(manifests, "ConfigMap")["data"]["raggrpo.json"])
-    queries = [rule["expr"] for group in rules for rule in group["rules"]]
-    queries += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    queries += [variable["query"] for variable in board["templating"]["list"]]
-
-    names = {name for text in queries for name in re.findall(r"\braggrpo_[a-z0-9_]+", text)}
-    assert len(names) > 15
-    in_panels = " ".join(t["expr"] for panel in board["panels"] for t in panel["targets"])
-    for name in ("effective_training_time_ratio", "lost_steps", "restarts_by_cause"):
-        assert f"raggrpo_job_{name}" in in_panels
-    assert names - series() == set()
-
-
-def test_alerts_link_to_sections_of_the_runbook_page(chart: Chart) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "respond-to-alerts.md").read_text()
-    anchors = {heading.lower() for heading in re.findall(r"^## (\w+)$", page, re.MULTILINE)}
-    values = {"metrics": {"prometheusRule": {"enabled": True, "runbooks": "https://runbooks"}}}
-
-    groups = one(chart.render(values), "PrometheusRule")["spec"]["groups"]
-
-    urls = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
-    assert {url.partition("#")[0] for url in urls} == {"https://runbooks"}
-    assert sorted(url.partition("#")[2] for url in urls) == sorted(anchors)
-    assert {"raggrpojobfailed", "raggrpojobstranded"} <= anchors
-
-
-def test_alerts_have_no_link_without_runbook_page(chart: Chart) -> None:
-    values = {"metrics": {"prometheusRule": {"enabled": True}}}
-
-    groups = one(chart.render(values), "PrometheusRule")["spec"]["groups"]
-
-    annotations = [set(rule["annotations"]) for group in groups for rule in group["rules"]]
-    assert all(names == {"summary", "description"} for names in annotations)
-
-
-def test_panels_of_jobs_filter_by_namespace(chart: Chart) -> None:
-    board = yaml.safe_load(one(chart.render(EVERYTHING), "ConfigMap")["data"]["raggrpo.json"])
-
-    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    of_jobs = [query for query in queries if "raggrpo_operator_" not in query]
-    assert [query for query in of_jobs if 'namespace=~"$namespace"' not in query] == []
-
-
-def test_monitors_are_omitted_without_kinds_of_prometheus(chart: Chart) -> None:
-    monitoring = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
-    served = [f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in monitoring]
-    without = chart.render(EVERYTHING, "--api-versions=v1/Pod")
-    with_prometheus = chart.render(EVERYTHING, "--api-versions=v1/Pod", *served)
-
-    assert not monitoring & {each["kind"] for each in without}
-    assert monitoring <= {each["kind"] for each in with_prometheus}
-
-
-def test_service_and_pod_monitors_select_existing_targets(chart: Chart) -> None:
-    manifests = chart.render(EVERYTHING)
-    service = one(manifests, "Service")
-    monitor, pods = one(manifests, "ServiceMonitor"), one(manifests, "PodMonitor")
-
-    selector = monitor["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= service["metadata"]["labels"].items()
-    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
-    assert pods["spec"]["selector"]["matchLabels"] == {"raggrpo.io/role": "head"}
-    assert pods["spec"]["podMetricsEndpoints"][0]["port"] == "progress"
-    assert pods["spec"]["namespaceSelector"] == {"any": True}

@@ -7,6 +7,11 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Label `job` of the operator's series. A Service, whose name is the default, cannot contain the slash. */}}
+{{- define "raggrpo.scrapeJob" -}}
+{{- printf "%s/%s" .Release.Namespace (include "raggrpo.fullname" .) -}}
+{{- end -}}
+
 {{- define "raggrpo.selectorLabels" -}}
 app.kubernetes.io/name: raggrpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -32,6 +32,8 @@ KUBERAY = "v1.6.2"
 KUEUE = "v0.16.2"
 WEAVIATE = "v1.35.2"
 REGISTRY = "v3.1.1"
+PROMETHEUS = "v0.311.0"  # the module of Prometheus 3.11
+PROMETHEUS_OPERATOR = "v0.85.0"
 OLDEST_API = "v0.32.0"  # of the oldest Kubernetes that the chart supports
 
 SOURCES = Path(__file__).parent / "go"
@@ -240,8 +242,37 @@ def _build_registry(folder: Path) -> None:
     _build_within(folder, _REGISTRY_MODULE, REGISTRY, ".", "registry", _REGISTRY_MAIN)
 
 
+_PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+
+
+def _build_prometheus(folder: Path) -> None:
+    """Build without clients of clouds, which take most of the build."""
+    _build_within(
+        folder, _PROMETHEUS_MODULE, PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/prometheus",
+        "prometheus", tags="remove_all_sd",
+    )  # fmt: skip
+
+
+_PROMETHEUS_CONFIG_MODULE = "github.com/prometheus-operator/prometheus-operator"
+_PROMETHEUS_CONFIG_MAIN = (SOURCES.with_name("prometheus_config") / "main.go").read_text()
+
+
+def _build_prometheus_config(folder: Path) -> None:
+    _build_within(
+        folder, _PROMETHEUS_CONFIG_MODULE, PROMETHEUS_OPERATOR, ".", "prometheus-config",
+        _PROMETHEUS_CONFIG_MAIN,
+    )  # fmt: skip
+
+
 def _build_within(
-    folder: Path, module: str, version: str, package: str, name: str, main: str = ""
+    folder: Path,
+    module: str,
+    version: str,
+    package: str,
+    name: str,
+    main: str = "",
+    *,
+    tags: str = "",
 ) -> None:
     """Build a package in a temporary module that requires `module`."""
     own = folder / "module"
@@ -252,7 +283,7 @@ def _build_within(
     if main:
         (own / "main.go").write_text(main)
     _go(
-        "build", "-ldflags", _SMALL, "-o", str(folder / name), package,
+        "build", "-tags", tags, "-ldflags", _SMALL, "-o", str(folder / name), package,
         folder=own, environment=_FLAGS,
     )  # fmt: skip
     shutil.rmtree(own)
@@ -291,6 +322,12 @@ TOOLS: Mapping[str, Tool] = {
     "helm": Tool(HELM, _install("helm.sh/helm/v4/cmd/helm", HELM), _SMALL),
     "crd-check": Tool(OLDEST_API, _build_crd_check, f"{_SMALL} {_FLAGS} {_CRD_MAIN}"),
     "registry": Tool(REGISTRY, _build_registry, f"{_SMALL} {_FLAGS} {_REGISTRY_MAIN}"),
+    "prometheus": Tool(PROMETHEUS, _build_prometheus, f"{_SMALL} {_FLAGS}"),
+    "prometheus-config": Tool(
+        PROMETHEUS_OPERATOR,
+        _build_prometheus_config,
+        f"{_SMALL} {_FLAGS} {_PROMETHEUS_CONFIG_MAIN}",
+    ),
     "kuberay": Tool(KUBERAY, _build_kuberay, f"{_SMALL} {_FLAGS}"),
     "kuberay-config": Tool(KUBERAY, _config_of(_KUBERAY_MODULE, KUBERAY), ""),
     "kueue": Tool(KUEUE, _build_kueue, f"{_SMALL} {_FLAGS}"),
