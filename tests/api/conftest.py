@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from support.builders.operator.manifests import SETTINGS
 from support.kubernetes.chart_release import Account, Helm, wait_for_policies
 from tools.kind.api_server import ADMIN_TOKEN, ApiServer, running_api_server
 
@@ -42,7 +43,8 @@ def operator_account(api_server: ApiServer) -> Iterator[Account]:
     """The operator's account, created by the chart with cluster-wide permissions and policies."""
     with api_server.namespace(f"operator-{uuid.uuid4().hex[:8]}") as name:
         helm = Helm(api_server, name, release="rights")
-        helm.install_values({"crds.install": False, "replicas": 2})
+        scraped = {"metrics.scrapeFrom": list(SETTINGS.scrape_namespaces)}
+        helm.install_values({"crds.install": False, "replicas": 2} | scraped)
         account = Account.of(helm)
         wait_for_policies(account)
         yield account

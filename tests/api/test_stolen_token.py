@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from support.builders.operator.jobs import KNOWN_TINY, SAMPLES, make_sample
-from support.builders.operator.manifests import make_clustered_job, objects_of
+from support.builders.operator.manifests import SETTINGS, make_clustered_job, objects_of
 from support.kubernetes.chart_release import Account, Helm
 from support.kubernetes.stolen_token_cases import (
     Attempt,
@@ -37,13 +38,15 @@ def target(api_server: ApiServer, operator_account: Account) -> Iterator[Target]
         raw = {**RagGrpoJob.manifest(make_sample(SAMPLE)), "metadata": {"name": "demo"}}
         api_server.apply(raw, *foreign_objects(), namespace=namespace)
         uid = api_server.read("rgj", "demo", "-n", namespace)["metadata"]["uid"]
-        yield Target(namespace, operator_account, rendered(namespace, uid))
+        settings = replace(SETTINGS, operator_namespace=operator_account.namespace)
+        yield Target(namespace, operator_account, rendered(namespace, uid, settings))
 
 
-def rendered(namespace: str, uid: str) -> dict[str, Manifest]:
+def rendered(namespace: str, uid: str, settings: ClusterSettings) -> dict[str, Manifest]:
     job = make_clustered_job(make_sample(SAMPLE), KNOWN_TINY)
     own = {"namespace": namespace, "uid": uid, "name": "demo"}
-    return objects_of(job.model_copy(update={"metadata": job.metadata.model_copy(update=own)}))
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update=own)})
+    return objects_of(job, settings)
 
 
 @pytest.mark.parametrize("name", OPERATOR_OBJECTS)

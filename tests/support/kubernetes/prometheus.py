@@ -157,7 +157,9 @@ def _config(
         [program], input=json.dumps(monitors), capture_output=True, text=True, check=False
     )
     assert generated.returncode == 0, generated.stderr
-    config: dict[str, Any] = yaml.safe_load(generated.stdout)
+    # The config reloader substitutes these variables.
+    text = generated.stdout.replace("$(SHARD)", "0").replace("$(POD_NAME)", "prometheus-0")
+    config: dict[str, Any] = yaml.safe_load(text)
     for scrape in config["scrape_configs"]:
         targets = [operator] if scrape["job_name"].startswith("serviceMonitor/") else pods
         del scrape["kubernetes_sd_configs"]

@@ -155,7 +155,51 @@ SERVICES = [
         "selects foreign pods": {"selector": {"app": "theirs"}},
     }.items()
 ]
+EVERYWHERE: Manifest = {"namespaceSelector": {}}
+OWN_NAMESPACE: Manifest = {"podSelector": {}}
+OPENINGS: Mapping[str, Callable[[Manifest], None]] = {
+    "all clients": lambda made: made["spec"]["ingress"].append({}),
+    "all pods of its namespace": lambda made: made["spec"]["ingress"][0]["from"].append(
+        OWN_NAMESPACE
+    ),
+    "all pods of the cluster": lambda made: made["spec"]["ingress"][0]["from"].append(EVERYWHERE),
+    "addresses": lambda made: made["spec"]["ingress"][0]["from"].append(
+        {"ipBlock": {"cidr": "0.0.0.0/0"}}
+    ),
+    "its pods in all namespaces": lambda made: made["spec"]["ingress"][0]["from"][0].update(
+        namespaceSelector={}
+    ),
+    "other pods of the operator's namespace": lambda made: made["spec"]["ingress"][1]["from"][
+        0
+    ].pop("podSelector"),
+    "operators of other namespaces": lambda made: made["spec"]["ingress"][1]["from"][0].update(
+        namespaceSelector={"matchLabels": {"kubernetes.io/metadata.name": "theirs"}}
+    ),
+    "the operator on the GCS port": lambda made: made["spec"]["ingress"][1]["ports"].append(
+        {"port": 6379}
+    ),
+    "the operator on a range of ports": lambda made: made["spec"]["ingress"][1]["ports"][0].update(
+        port=8090, endPort=65535
+    ),
+    "the operator on all ports": lambda made: made["spec"]["ingress"][1].pop("ports"),
+    "scrapers on the port of the Jobs API": lambda made: made["spec"]["ingress"][2]["ports"].append(
+        {"port": 8265}
+    ),
+    "scrapers of other namespaces": lambda made: made["spec"]["ingress"][2]["from"].append(
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "theirs"}}}
+    ),
+}
+"""Clients to which a NetworkPolicy opens ports of a job, including Ray's."""
 SHAPES = [
+    *(
+        create(f"a NetworkPolicy that admits {what}", "networkpolicy", change)
+        for what, change in OPENINGS.items()
+    ),
+    create(
+        "a NetworkPolicy without ingress rules",
+        "networkpolicy",
+        lambda made: made["spec"].update(policyTypes=["Egress"], ingress=[]),
+    ),
     create("a service account token", "token", as_account_token),
     create("a mutable Secret", "token", lambda made: made.update(immutable=False)),
     create(

@@ -14,7 +14,10 @@ class ClusterSettings:
     operator_namespace: str
     """Namespace of the operator's pods, which the NetworkPolicy of a job admits."""
     operator_labels: dict[str, str] = field(
-        default_factory=lambda: {"app.kubernetes.io/name": "raggrpo-operator"}
+        default_factory=lambda: {
+            "app.kubernetes.io/name": "raggrpo-operator",
+            "app.kubernetes.io/component": "operator",
+        }
     )
     """Labels of the operator's pods."""
     scrape_namespaces: tuple[str, ...] = ()

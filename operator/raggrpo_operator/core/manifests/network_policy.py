@@ -1,8 +1,9 @@
 """NetworkPolicy of a job's pods.
 
-The pods accept connections from each other, from the operator, and, on the metrics port, from
-scrapers. Any client that reaches Ray's ports could run code in the pods, so Ray also requires a
-token.
+The pods accept connections from each other, from the operator on the ports of Ray's Jobs API and of
+the trainer's progress, and from scrapers on the latter, which also serves metrics. All other ports
+of Ray (GCS, client, agents, workers, metrics) are closed to them. Any client that reaches Ray's
+ports could run code in the pods, so Ray also requires a token.
 """
 
 from raggrpo_api import names

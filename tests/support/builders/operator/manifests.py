@@ -55,14 +55,14 @@ def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
                 yield group["template"]
 
 
-def objects_of(job: RagGrpoJob) -> dict[str, Manifest]:
+def objects_of(job: RagGrpoJob, settings: ClusterSettings = SETTINGS) -> dict[str, Manifest]:
     """Return all objects of a job by name, including KubeRay's pods as plain Pods."""
-    objects = all_manifests(job)
+    objects = all_manifests(job, settings)
     for template in pod_templates(objects["raycluster"]):
         role = template["metadata"]["labels"][names.LABEL_ROLE]
         metadata = {"name": f"{job.metadata.name}-{role}", "namespace": job.metadata.namespace}
         pod = template | {"metadata": template["metadata"] | metadata}
         objects[role] = {"apiVersion": "v1", "kind": "Pod"} | pod
     objects["token"] = render_token_secret(job.metadata, name="small-token", token="t")
-    objects["reader"] = render_reader_pod(job, "reader", SETTINGS.trainer_image)
+    objects["reader"] = render_reader_pod(job, "reader", settings.trainer_image)
     return objects

@@ -32,6 +32,7 @@ func main() {
 	server := &monitoringv1.Prometheus{}
 	server.Name, server.Namespace = "tested", "monitoring"
 	server.Spec.CommonPrometheusFields = input.Overrides
+	server.Spec.ScrapeInterval, server.Spec.EvaluationInterval = "30s", "30s" // the API server's defaults
 	generator, err := prometheus.NewConfigGenerator(nil, server)
 	if err != nil {
 		log.Fatal(err)
