@@ -146,31 +146,32 @@ def scene(
         folder = tmp_path_factory.mktemp("prometheus")
         server = stack.enter_context(prometheus(folder, manifests, operator, pods, request.param))
         scraped = len([operator, trainer, forged, *rejected])
-        server.wait_for("up", lambda found: len(found) >= scraped)
+        server.wait_for("up", lambda series: len(series) >= scraped)
         yield Scene(server, operator, trainer, forged, unlabeled, rejected)
 
 
 def series_of(scene: Scene, target: Target) -> list[Series]:
     """Return all series of a target but those that Prometheus writes itself."""
-    found = scene.server.query(f'{{instance="{target.instance}"}}')
-    return [each for each in found if not is_own(each)]
+    series = scene.server.query(f'{{instance="{target.instance}"}}')
+    return [each for each in series if not is_own(each)]
 
 
 def is_own(series: Series) -> bool:
     return series.labels["__name__"].startswith(("scrape_", "up"))
 
 
-@pytest.mark.row("E15")
 def test_series_of_forged_pod_have_its_own_namespace_name_and_fixed_job(scene: Scene) -> None:
-    found = series_of(scene, scene.forged)
+    series = series_of(scene, scene.forged)
 
-    assert {each.labels["__name__"] for each in found} == {
+    assert {each.labels["__name__"] for each in series} == {
         "raggrpo_step", "raggrpo_total_steps", "raggrpo_reward_mean",
     }  # fmt: skip
-    identities = {tuple(each.labels[key] for key in ("namespace", "name", "job")) for each in found}
+    identities = {
+        tuple(each.labels[key] for key in ("namespace", "name", "job")) for each in series
+    }
     assert identities == {("team-b", "apiserver", f"{SCRAPE_JOB}-trainers")}
-    assert not [key for each in found for key in each.labels if key.startswith("exported_")]
-    assert set(TRAINER_METRICS.read_text().split()) >= {e.labels["__name__"] for e in found}
+    assert not [key for each in series for key in each.labels if key.startswith("exported_")]
+    assert set(TRAINER_METRICS.read_text().split()) >= {e.labels["__name__"] for e in series}
 
 
 def test_forged_pod_does_not_change_series_of_other_jobs_and_targets(scene: Scene) -> None:
@@ -243,7 +244,7 @@ def test_forged_pod_does_not_hide_missing_operator(chart: Chart, tmp_path: Path)
     with ExitStack() as stack:
         forged = served_head(stack, "team-b", RELEASE, Page(FORGED_PAGE.encode()))
         server = stack.enter_context(prometheus(tmp_path, manifests, stopped, [forged], {}))
-        server.wait_for("up", lambda found: len(found) == 2)
+        server.wait_for("up", lambda series: len(series) == 2)
 
         assert server.query('raggrpo_step{namespace="team-b"}')
         assert server.query(query)

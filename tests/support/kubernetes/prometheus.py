@@ -56,16 +56,16 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Series]:
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression})
-        found = answer.raise_for_status().json()["data"]["result"]
-        return [Series(each["metric"], float(each["value"][1])) for each in found]
+        series = answer.raise_for_status().json()["data"]["result"]
+        return [Series(each["metric"], float(each["value"][1])) for each in series]
 
     def wait_for(self, expression: str, condition: Callable[[list[Series]], bool]) -> list[Series]:
         """Return the result of a query as soon as it meets the condition."""
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not condition(found := self.query(expression)):
-            assert time.monotonic() < deadline, f"{expression}: {found}"
+        while not condition(series := self.query(expression)):
+            assert time.monotonic() < deadline, f"{expression}: {series}"
             time.sleep(0.1)
-        return found
+        return series
 
 
 def service_target(service: Manifest, port: int) -> Target:

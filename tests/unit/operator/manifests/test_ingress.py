@@ -1,0 +1,90 @@
+"""Which clients a job's NetworkPolicy admits to which ports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from raggrpo_api import names
+from support.builders.operator.jobs import make_job
+from support.builders.operator.manifests import SETTINGS, all_manifests, make_clustered_job
+
+JOB_NAMESPACE = "research"
+OPERATOR = SETTINGS.operator_namespace
+OPERATOR_POD = dict(SETTINGS.operator_labels)
+RAY_PORTS = {
+    "GCS": 6379,
+    "Ray Jobs API and dashboard": names.DASHBOARD_PORT,
+    "Ray Client": 10001,
+    "metrics of Ray": 8080,
+    "agent": 52365,
+    "agent's gRPC": 52366,
+    "first worker": 10002,
+    "last worker": 19999,
+    "random port": 41234,
+}
+PORTS = {*RAY_PORTS.values(), names.PROGRESS_PORT}
+
+
+@dataclass(frozen=True)
+class Client:
+    """A pod, or an address outside the cluster if the namespace is empty."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+
+def test_job_pods_reach_all_ports_of_each_other() -> None:
+    assert open_ports(Client(JOB_NAMESPACE, {names.LABEL_JOB: "small"})) == PORTS
+
+
+@pytest.mark.row("E15")
+@pytest.mark.parametrize(
+    ("client", "ports"),
+    [
+        (Client("", {}), set()),
+        (Client(JOB_NAMESPACE, {}), set()),
+        (Client(JOB_NAMESPACE, {names.LABEL_JOB: "other"}), set()),
+        (Client("other", {names.LABEL_JOB: "small"}), set()),
+        (Client("other", OPERATOR_POD), set()),
+        (Client(OPERATOR, {}), set()),
+        (
+            Client(OPERATOR, OPERATOR_POD | {"app.kubernetes.io/component": "helm-test"}),
+            set(),
+        ),
+        (Client(OPERATOR, OPERATOR_POD), {names.DASHBOARD_PORT, names.PROGRESS_PORT}),
+        (Client("monitoring", {}), {names.PROGRESS_PORT}),
+    ],
+)
+def test_ray_ports_are_closed_to_clients_outside_job(client: Client, ports: set[int]) -> None:
+    assert open_ports(client) == ports
+
+
+def open_ports(client: Client) -> set[int]:
+    """Return the ports of a job's pods that the job's NetworkPolicy opens to a client."""
+    policy = all_manifests(make_clustered_job(make_job()))["networkpolicy"]
+    assert policy["metadata"]["namespace"] == JOB_NAMESPACE
+    assert "Ingress" in policy["spec"]["policyTypes"]
+    return {
+        port
+        for port in PORTS
+        for rule in policy["spec"]["ingress"]
+        if any(_matches(peer, client) for peer in rule["from"])
+        and ("ports" not in rule or port in [each["port"] for each in rule["ports"]])
+    }
+
+
+def _matches(peer: Mapping[str, Any], client: Client) -> bool:
+    assert peer.keys() <= {"namespaceSelector", "podSelector"}
+    namespace_labels = {"kubernetes.io/metadata.name": client.namespace}
+    if "namespaceSelector" in peer:
+        in_namespace = _selects(peer["namespaceSelector"], namespace_labels)
+    else:
+        in_namespace = client.namespace == JOB_NAMESPACE
+    return in_namespace and _selects(peer.get("podSelector", {}), client.labels)
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    assert selector.keys() <= {"matchLabels"}
+    return selector.get("matchLabels", {}).items() <= labels.items()
