@@ -39,7 +39,8 @@ from raggrpo_operator.reconcile import reconcile
 
 from .namespace_claims import RETRY_SECONDS
 from .runtime import KubernetesRuntime, ReconcilerContext
-from .status_writer import differs_beyond_progress, stored_status
+from .status_changes import differs_beyond_progress
+from .status_writer import stored_status
 from .time_to_live import seconds_until_expiry
 
 log = logging.getLogger(__name__)

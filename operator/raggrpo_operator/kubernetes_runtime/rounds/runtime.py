@@ -1,7 +1,7 @@
 """`KubernetesRuntime`: observe a job's objects and perform the actions of `decide`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
@@ -138,6 +138,8 @@ class KubernetesRuntime:
         if name := unresolved_job(job):
             observed = replace(observed, start=await self._start(job, name))
         number, ray_cluster = await self._ray_cluster(job)
+        clusters = [*self._cached_clusters(), *([ray_cluster] if ray_cluster else [])]
+        context.evidence.retain(self._key, _uids(clusters), _uids(pods))
         if ray_cluster is not None and self._losses(job, ray_cluster):
             # Kueue may have suspended the cluster, which the cached RayCluster does not show yet.
             ray_cluster = await self._live_cluster(ray_cluster["metadata"]["name"])
@@ -403,6 +405,10 @@ def _key_id(ray_cluster: Manifest) -> str:
 
 def _is_key_missing(error: OperatorError | None) -> bool:
     return isinstance(error, KeyMissing) and not isinstance(error, KeyNotMounted)
+
+
+def _uids(objects: Iterable[Manifest]) -> set[str]:
+    return {each["metadata"]["uid"] for each in objects}
 
 
 def _role(pod: Manifest) -> str:

@@ -2,14 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 
 from raggrpo_api import names
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import (
     JobStatus,
-    ProgressStatus,
     sparse_status,
     status_from_json,
 )
@@ -20,11 +18,22 @@ from raggrpo_operator.errors import Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, KubeClient, Manifest
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.process.rate_limit import RateLimit
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 
-from .events import error_event, other_operator_event, render_event, transitions
+from .events import Transition, error_event, other_operator_event, render_event, transitions
+from .status_changes import differs_beyond_progress, differs_beyond_reports
 
 log = logging.getLogger(__name__)
+
+REPORT_BURST = 30
+"""Status writes of a job in a row that change only what the head of its attempt reports."""
+REPORT_SECONDS = 10.0
+"""Interval of such writes once REPORT_BURST is exceeded."""
+EVENT_BURST = 25
+"""Events of a job in a row with the same reason."""
+EVENT_SECONDS = 60.0
+"""Interval of such Events once EVENT_BURST is exceeded."""
 
 
 class StatusWriter:
@@ -42,21 +51,19 @@ class StatusWriter:
         self._client, self._store, self._clock = client, store, clock
         self._pace, self._instance = pace, instance
         self._written: dict[JobKey, datetime] = {}
+        self._reports = RateLimit(REPORT_BURST, REPORT_SECONDS)
+        self._events = RateLimit(EVENT_BURST, EVENT_SECONDS)
 
     async def write(self, body: Manifest, status: JobStatus) -> Manifest:
         """Write the status to the job as read in `body`; return the job as stored after the write.
 
         If only progress has changed, the write is deferred until `Pace.status_seconds` have passed
-        since the last write. If the job has changed since `body` was read, stores the newer version
-        of the job and raises Conflict.
+        since the last write. A head whose reports change all the time, such as one that alternates
+        between stages, causes a limited number of writes and Events. If the job has changed since
+        `body` was read, stores the newer version of the job and raises Conflict.
         """
-        key = JobKey.of(body)
-        now, last_write = self._clock(), self._written.get(key)
-        persisted = stored_status(body)
-        is_recent = last_write is not None and (
-            (now - last_write).total_seconds() < self._pace.status_seconds(key)
-        )
-        if is_recent and not differs_beyond_progress(persisted, status):
+        key, now, persisted = JobKey.of(body), self._clock(), stored_status(body)
+        if self._may_defer(key, persisted, status, now):
             self._store.defer_status(key, body, status)
             return body
         try:
@@ -68,8 +75,16 @@ class StatusWriter:
         self._written[key] = now
         for transition in transitions(persisted, status):
             log.info("%s: %s", transition.reason, transition.note)
-            await self._post(render_event(body, transition, now, self._instance))
+            await self._post(body, transition, now)
         return updated
+
+    def _may_defer(self, key: JobKey, old: JobStatus, new: JobStatus, now: datetime) -> bool:
+        if not differs_beyond_progress(old, new):
+            last_write = self._written.get(key)
+            return last_write is not None and (
+                (now - last_write).total_seconds() < self._pace.status_seconds(key)
+            )
+        return not differs_beyond_reports(old, new) and not self._reports.take(key, "", now)
 
     async def report_error(
         self, body: Manifest, status: JobStatus, reason: ConditionReason, message: str = ""
@@ -104,21 +119,25 @@ class StatusWriter:
         self._store.put(
             JobKey.of(body), await self._client.apply_status(_status_manifest(body, changed))
         )
-        await self._post(render_event(body, error_event(condition), now, self._instance))
+        await self._post(body, error_event(condition), now)
 
     async def post_other_operator(self, body: Manifest, holder: str) -> None:
         """Post an Event that another operator holds the namespace of the job."""
-        event = other_operator_event(holder, self._instance)
-        await self._post(render_event(body, event, self._clock(), self._instance))
+        await self._post(body, other_operator_event(holder, self._instance), self._clock())
 
     def remove(self, key: JobKey) -> None:
         """Drop the state of a deleted job."""
         self._written.pop(key, None)
+        self._reports.remove(key)
+        self._events.remove(key)
 
-    async def _post(self, event: Manifest) -> None:
+    async def _post(self, body: Manifest, transition: Transition, now: datetime) -> None:
         """Post an Event; only log a failure, because the status contains the same information."""
+        if not self._events.take(JobKey.of(body), transition.reason, now):
+            log.info("omitted an Event: the job has too many with reason %s", transition.reason)
+            return
         try:
-            await self._client.create(event)
+            await self._client.create(render_event(body, transition, now, self._instance))
         except OperatorError as error:
             log.warning("posting an Event failed: %s", error)
 
@@ -126,32 +145,6 @@ class StatusWriter:
 def stored_status(body: Manifest) -> JobStatus:
     """Return the parsed status of a job as stored by the API server."""
     return status_from_json(body.get("status", {}))
-
-
-def differs_beyond_progress(one: JobStatus, other: JobStatus) -> bool:
-    """Return whether two statuses differ in a field other than those that change with each step."""
-    return _without_progress(one) != _without_progress(other)
-
-
-def _without_progress(status: JobStatus) -> JobStatus:
-    state, newest = status.restart_state, status.attempts[:1]
-    watch = replace(
-        state.watch,
-        looked=None,
-        step_seen=0,
-        still_since=None,
-        outage_seconds=0.0,
-        reads_since_step=0,
-    )
-    return replace(
-        status,
-        progress=ProgressStatus(stage=status.progress.stage),
-        restart_state=state.with_group(watch),
-        attempts=[
-            *(replace(each, to_step=0, waiting_seconds=0) for each in newest),
-            *status.attempts[1:],
-        ],
-    )
 
 
 def _status_manifest(body: Manifest, status: Manifest) -> Manifest:

@@ -5,7 +5,11 @@ import pytest
 from raggrpo_api.status.cause import Cause
 from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kube.pod_evidence import loss, start_problem
-from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
+from raggrpo_operator.kubernetes_runtime.watching.evidence_store import (
+    MAX_CLUSTERS,
+    MAX_LOSSES,
+    EvidenceStore,
+)
 from support.builders.operator.pods import (
     CLUSTER,
     CLUSTER_UID,
@@ -186,6 +190,38 @@ def test_pod_losses_are_kept_per_cluster_and_job() -> None:
 
     book.remove(KEY)
     assert book.losses(KEY, CLUSTER_UID, LONG_AGO) == []
+
+
+def test_losses_are_bounded_when_pods_name_many_clusters() -> None:
+    book, uids = make_book(), [f"cluster-{index}" for index in range(1_000)]
+    for uid in uids:
+        book.record(KEY, make_pod(owner=CLUSTER | {"uid": uid}), NOW, was_deleted=True)
+
+    recorded = [uid for uid in uids if book.losses(KEY, uid, LONG_AGO)]
+    assert recorded == uids[-MAX_CLUSTERS:]
+
+
+def test_losses_of_one_cluster_are_bounded() -> None:
+    book, uids = make_book(), [f"pod-{index}" for index in range(MAX_LOSSES + 100)]
+    for uid in uids:
+        book.record(KEY, make_pod(name=uid), NOW, was_deleted=True)
+
+    recorded = [each.pod for each in book.losses(KEY, CLUSTER_UID, LONG_AGO)]
+    assert recorded == uids[-MAX_LOSSES:]
+
+
+def test_evidence_is_dropped_without_its_cluster_or_pod() -> None:
+    book, failing = make_book(), [make_pod(waiting("ImagePullBackOff"))]
+    book.record(KEY, make_pod(), NOW, was_deleted=True)
+    book.start_problem(KEY, failing, NOW)
+
+    book.retain(KEY, {CLUSTER_UID}, {failing[0]["metadata"]["uid"]})
+    assert book.losses(KEY, CLUSTER_UID, LONG_AGO)
+    assert book.start_problem(KEY, failing, NOW + timedelta(seconds=121))[1]
+
+    book.retain(KEY, {"another uid"}, set())
+    assert not book.losses(KEY, CLUSTER_UID, LONG_AGO)
+    assert not book.start_problem(KEY, failing, NOW + timedelta(seconds=130))[1]
 
 
 def test_start_failure_is_final_after_grace_period() -> None:

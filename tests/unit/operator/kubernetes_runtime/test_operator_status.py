@@ -1,3 +1,4 @@
+from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,14 +13,23 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, JobWarning, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
 from raggrpo_operator.errors import AlreadyExists, Conflict, OperatorError
 from raggrpo_operator.kube.client import JOBS, Manifest, api_error
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey
 from raggrpo_operator.kubernetes_runtime.process.metrics import Metrics
 from raggrpo_operator.kubernetes_runtime.process.pace import Pace
+from raggrpo_operator.kubernetes_runtime.process.rate_limit import RateLimit
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
-from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWriter, stored_status
+from raggrpo_operator.kubernetes_runtime.rounds.status_writer import (
+    EVENT_BURST,
+    EVENT_SECONDS,
+    REPORT_BURST,
+    REPORT_SECONDS,
+    StatusWriter,
+    stored_status,
+)
 from raggrpo_operator.kubernetes_runtime.rounds.time_to_live import seconds_until_expiry
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.operator.jobs import make_job, make_raw_job
@@ -27,6 +37,8 @@ from support.fakes.fake_kube import FakeKube, failing
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 KEY = JobKey("default", "small")
+STATUS_SECONDS = 10.0
+"""Interval of writes that change only progress."""
 
 
 @dataclass
@@ -42,12 +54,15 @@ class WriterSetup:
         self.body = self.kube.put(raw)
         self.objects = ClusterObjects(jobs={KEY: [self.body]})
         self.store = JobStore(self.objects)
-        pace = Pace(poll_seconds=5, status_seconds=10)
+        pace = Pace(poll_seconds=5, status_seconds=STATUS_SECONDS)
         self.writer = StatusWriter(self.kube, self.store, lambda: self.now, pace, instance="me")
 
     @property
     def writes(self) -> int:
         return sum(verb == "apply_status" for verb, _, _ in self.kube.calls)
+
+    def events(self) -> list[Manifest]:
+        return [each for (plural, _, _), each in self.kube.objects.items() if plural == "events"]
 
     def live(self) -> Manifest:
         return self.kube.objects[JOBS.plural, "default", "small"]
@@ -58,6 +73,14 @@ def status_at(step: int, **conditions: bool) -> JobStatus:
     for name, value in conditions.items():
         status = set_condition(status, ConditionType(name), value, "Because", "words", T0)
     return status
+
+
+def alternating_status(second: int) -> JobStatus:
+    """Return the status of an attempt whose head reports another stage each second."""
+    is_odd = bool(second % 2)
+    status = status_at(second, WaitingForEndpoint=is_odd, Stalled=not is_odd)
+    stage = Stage.WAITING_FOR_ENDPOINT if is_odd else Stage.TRAINING
+    return replace(status, progress=replace(status.progress, stage=stage))
 
 
 async def test_progress_writes_are_rate_limited_and_cached() -> None:
@@ -81,6 +104,49 @@ async def test_condition_change_is_written_immediately() -> None:
     body = await setup.writer.write(setup.body, status_at(1))
     await setup.writer.write(body, status_at(2, Stalled=True))
     assert setup.writes == 2
+
+
+async def test_writes_and_events_of_alternating_reports_are_limited() -> None:
+    setup, seconds = WriterSetup(), 3600
+    body = setup.body
+    for second in range(seconds):
+        setup.now = T0 + timedelta(seconds=second)
+        body = await setup.writer.write(body, alternating_status(second))
+
+    by_reason = Counter(each["reason"] for each in setup.events())
+    of_progress = seconds / STATUS_SECONDS
+    of_reports = REPORT_BURST + seconds / REPORT_SECONDS
+    assert REPORT_BURST <= setup.writes <= of_progress + of_reports + 1
+    assert by_reason
+    for count in by_reason.values():
+        assert EVENT_BURST <= count <= EVENT_BURST + seconds / EVENT_SECONDS + 1
+
+
+async def test_decision_is_written_immediately_after_alternating_reports() -> None:
+    setup = WriterSetup()
+    body = setup.body
+    for second in range(100):
+        setup.now = T0 + timedelta(seconds=second)
+        body = await setup.writer.write(body, alternating_status(second))
+    status, writes = alternating_status(100), setup.writes
+    stopping = replace(status.restart_state.retry, intent=Cause.STALLED)
+    status = replace(status, restart_state=status.restart_state.with_group(stopping))
+
+    await setup.writer.write(body, status)
+
+    assert setup.writes == writes + 1
+    assert stored_status(setup.live()).restart_state.retry.intent is Cause.STALLED
+
+
+async def test_limits_of_one_job_do_not_delay_others() -> None:
+    limit, other = RateLimit(burst=2, seconds=10), JobKey("default", "other")
+
+    assert [limit.take(KEY, "A", T0) for _ in range(3)] == [True, True, False]
+    assert limit.take(KEY, "B", T0)
+    assert limit.take(other, "A", T0)
+    assert not limit.take(KEY, "A", T0 + timedelta(seconds=9))
+    assert limit.take(KEY, "A", T0 + timedelta(seconds=10))
+    assert not limit.take(KEY, "A", T0 + timedelta(seconds=11))
 
 
 async def test_store_returns_written_status_before_cache_is_updated() -> None:

@@ -33,7 +33,14 @@ from raggrpo_operator.kubernetes_runtime.rounds.status_writer import StatusWrite
 from raggrpo_operator.kubernetes_runtime.watching.evidence_store import EvidenceStore
 from raggrpo_operator.kubernetes_runtime.watching.job_store import JobStore
 from support.builders.operator.jobs import make_job, make_raw_job
-from support.builders.operator.pods import JOB, Manifest, container, make_pod, make_ray_cluster
+from support.builders.operator.pods import (
+    CLUSTER_UID,
+    JOB,
+    Manifest,
+    container,
+    make_pod,
+    make_ray_cluster,
+)
 from support.fakes.fake_kube import FakeKube
 
 KEY = JobKey("default", "small")
@@ -221,6 +228,21 @@ async def test_foreign_ray_cluster_is_ignored(
     }
 
     assert await environment.cluster() == ClusterObserved(1)
+
+
+async def test_round_drops_losses_of_clusters_that_job_does_not_own(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    starting = make_ray_cluster(head_ready=False, ready_workers=0)
+    environment = OperatorEnvironment(tmp_path, session, cached=starting, live=starting)
+    theirs = {"kind": "RayCluster", "name": "small-c1", "uid": "made up", "controller": True}
+    environment.evidence.record(KEY, make_pod(owner=theirs), NOW, was_deleted=True)
+    environment.evidence.record(KEY, make_pod(), NOW, was_deleted=True)
+
+    await environment.cluster()
+
+    assert environment.evidence.losses(KEY, "made up", NOW - timedelta(days=1)) == []
+    assert len(environment.evidence.losses(KEY, CLUSTER_UID, NOW - timedelta(days=1))) == 1
 
 
 async def test_cluster_with_duplicate_number_is_identified_by_name(
