@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.status.restart_state import Baseline, SpentTime, WatchState
@@ -58,7 +59,6 @@ def _without_progress(status: JobStatus) -> JobStatus:
 
 
 def _without_reports(status: JobStatus) -> JobStatus:
-    reported = {"to_step": 0, "waiting_seconds": 0, "skipped_checkpoints": [], "in_place": []}
     decided = [each for each in status.conditions if each.type not in REPORTED_CONDITIONS]
     return replace(
         status,
@@ -81,7 +81,13 @@ def _without_reports(status: JobStatus) -> JobStatus:
             slowest_save_seconds=0.0,
         ),
         attempts=[
-            *(replace(each, **reported) for each in status.attempts[:1]),
+            *map(_attempt_without_reports, status.attempts[:1]),
             *status.attempts[1:],
         ],
+    )
+
+
+def _attempt_without_reports(record: AttemptRecord) -> AttemptRecord:
+    return replace(
+        record, from_step=None, to_step=0, waiting_seconds=0, skipped_checkpoints=[], in_place=[]
     )
