@@ -71,3 +71,12 @@ def test_weight_transfer_backend_follows_placement(
 def test_samplers_do_not_import_flashinfer(decisions: Any) -> None:
     assert decisions["BF16"]["logprobs"] == "processed_logprobs"
     assert decisions["samplers"] == {"V1": False, "V2": False, "imported": False}
+
+
+@pytest.mark.row("A20")
+def test_requests_do_not_use_sampler_tensors_that_sleep_discards(decisions: Any) -> None:
+    assert decisions["sampler tensors"] == {
+        "LogitBiasState": False,
+        "PenaltiesState": False,
+        "BadWordsState": False,
+    }

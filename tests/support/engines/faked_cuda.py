@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines.engine_options import (
@@ -20,6 +21,7 @@ from raggrpo_trainer.engines.engine_options import (
     engine_environment,
     engine_options,
 )
+from raggrpo_trainer.engines.generation import GenerationRequest, sampling_params
 from raggrpo_trainer.weights.backend import WeightTransferBackend
 from support.builders.trainer.reports import make_config
 
@@ -135,6 +137,20 @@ def samplers() -> dict[str, bool]:
     }
 
 
+def used_sampler_tensors() -> dict[str, bool]:
+    """Return whether a request with all options uses tensors of the sampler that sleep discards."""
+    from vllm.v1.worker.gpu.sample.bad_words import BadWordsState
+    from vllm.v1.worker.gpu.sample.logit_bias import LogitBiasState
+    from vllm.v1.worker.gpu.sample.penalties import PenaltiesState
+
+    request = GenerationRequest(
+        (1, 2), 4, temperature=0.7, seed=1, top_p=0.9, stop_token_ids=(3,), stop=("t0",)
+    )
+    states = (LogitBiasState, PenaltiesState, BadWordsState)
+    params = sampling_params(request)
+    return {each.__name__: each.add_request(MagicMock(), 0, params) for each in states}
+
+
 def main(folder: Path) -> None:
     os.environ.update(engine_environment("cuda", 1, LogLevel.INFO, WeightTransferBackend.IPC))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # vLLM then uses Triton without an active driver
@@ -146,6 +162,7 @@ def main(folder: Path) -> None:
     results["eager"] = decisions(options(folder, "BF16", **{"rollout.enforceEager": True}))
     results["disaggregated"] = decisions(options(folder, "BF16", **placed))
     results["samplers"] = samplers()
+    results["sampler tensors"] = used_sampler_tensors()
     print(json.dumps(results), flush=True)
     os._exit(0)
 
