@@ -57,6 +57,8 @@ ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Id of a local run in the environment of its processes; a cleanup kills only these processes."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File to which preflight writes its result; in a pod, the termination log."""
+ENV_RETRIEVER_TOKEN: Final = "RAGGRPO_RETRIEVER_TOKEN"
+"""Bearer token that a run's managed retrievers require."""
 ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
 """Path of the PEM file with the authorities of `spec.caBundle`."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
@@ -67,6 +69,7 @@ RESERVED_ENV: Final = frozenset(
     {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
         ENV_CA_BUNDLE,
+        ENV_RETRIEVER_TOKEN,
         ENV_RUN_MARK,
         "CUDA_VISIBLE_DEVICES",
         "RAY_ADDRESS",

@@ -276,11 +276,11 @@ def rows_of(size: str, model: Path, device: str, *, profiled: bool) -> None:
     """Print the measurements of a size, one JSON object per line."""
     import torch
 
+    from raggrpo_trainer.exchange.rendezvous import file_rendezvous
     from raggrpo_trainer.policy.process_group import init_process_group
-    from support.processes.ports import free_port
 
     write_model(SIZES[size], model, device)
-    init_process_group(0, 1, "127.0.0.1", free_port(), device)
+    init_process_group(0, 1, file_rendezvous(), device)
     for case in cases(size):
         try:
             measured = measure(case, model, device, profiled=profiled and case == cases(size)[0])

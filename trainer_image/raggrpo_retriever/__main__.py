@@ -1,11 +1,14 @@
 """`python -m raggrpo_retriever`: serve one corpus over HTTP until SIGTERM.
 
-The port opens before the index is loaded; until the index is loaded, `/healthz` returns 503. Exit
+The port opens before the index is loaded; until the index is loaded, `/healthz` returns 503. If
+RAGGRPO_RETRIEVER_TOKEN is set, all other paths require this bearer token. On loopback, `Host` must
+name a loopback address. Exit
 codes: 2 for invalid arguments or an address in use; 3 if the corpus cannot be used, with one line
 on standard error; 1 if the server exits for any other reason before the index is loaded.
 """
 
 import argparse
+import ipaddress
 import logging
 import os
 import socket
@@ -17,9 +20,11 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 
+from raggrpo_api import names
 from raggrpo_api.fields.url_host import url_host
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
 
+from .access import Access
 from .corpus import CorpusError
 from .loading import load_index
 from .server import IndexHolder, build_app
@@ -51,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(holder),
+            build_app(holder, _access(options.host)),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
@@ -145,6 +150,18 @@ def _listen(host: str, port: int) -> socket.socket:
         host = "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
+
+
+def _access(host: str) -> Access:
+    """Return the access to a server on this address; the token is in the environment."""
+    return Access(os.environ.get(names.ENV_RETRIEVER_TOKEN, ""), is_local=_is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _announce(listener: socket.socket, port_file: Path | None) -> None:

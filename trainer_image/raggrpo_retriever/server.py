@@ -12,10 +12,12 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .access import HEALTH_PATH, Access, AccessControl
 from .index import Hit, Index
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -72,7 +74,7 @@ class ChatRequest(BaseModel):
     top_k: int = Field(3, ge=1, le=MAX_TOP_K)
 
 
-def build_app(holder: IndexHolder) -> Starlette:
+def build_app(holder: IndexHolder, access: Access = Access()) -> Starlette:
     """Return the web application; error responses contain the reason in `error`.
 
     Unknown fields are ignored, because clients of these protocols add their own. Invalid requests
@@ -92,10 +94,11 @@ def build_app(holder: IndexHolder) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/healthz", healthz),
+            Route(HEALTH_PATH, healthz),
             Route("/retrieve", retrieve, methods=["POST"]),
             Route("/chat", chat, methods=["POST"]),
-        ]
+        ],
+        middleware=[Middleware(AccessControl, access=access)],
     )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from raggrpo_api import names
-from raggrpo_api.spec.retrieval import Header, RetrievalSpec
+from raggrpo_api.fields.http_access import bearer
+from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -46,14 +47,24 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return each endpoint's headers by endpoint name, with secrets from the environment.
 
-    Raises TrainerError CONFIG_ERROR if an environment variable is not set.
+    Managed retrievers also get the run's token. Raises TrainerError CONFIG_ERROR if an environment
+    variable is not set.
     """
-    return {each.name: _values(each.headers, env) for each in spec.endpoints}
+    return {each.name: _endpoint_values(each, env) for each in spec.endpoints}
 
 
 def judge_headers(spec: RewardSpec, env: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """Return each judge's headers by the index of its reward term; see `endpoint_headers`."""
     return {index: _values(judge.headers, env) for index, judge in spec.judges}
+
+
+def _endpoint_values(endpoint: RetrievalEndpoint, env: Mapping[str, str]) -> dict[str, str]:
+    values = _values(endpoint.headers, env)
+    token = env.get(names.ENV_RETRIEVER_TOKEN, "")
+    if endpoint.managed is None or not token:
+        return values
+    others = {name: value for name, value in values.items() if name.lower() != "authorization"}
+    return others | {"Authorization": bearer(token)}
 
 
 def _values(headers: Sequence[Header], env: Mapping[str, str]) -> dict[str, str]:

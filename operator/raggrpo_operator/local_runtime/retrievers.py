@@ -1,10 +1,15 @@
-"""Managed retrievers of a local run as child processes."""
+"""Managed retrievers of a local run as child processes.
+
+They listen on loopback, which other users of the machine can reach; therefore they require a token.
+"""
 
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from raggrpo_api import names
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -30,7 +35,12 @@ class Retrievers:
     def __init__(self, processes: Processes, logs: Path) -> None:
         self._processes = processes
         self._logs = logs
+        self._token = secrets.token_hex(32)
         self._running: dict[str, _Retriever] = {}
+
+    def token_env(self) -> dict[str, str]:
+        """Return the variable that passes the token to retrievers and drivers."""
+        return {names.ENV_RETRIEVER_TOKEN: self._token}
 
     def start(self, name: str, managed: ManagedRetriever) -> None:
         """Start the retriever of an endpoint unless it is running."""
@@ -40,9 +50,8 @@ class Retrievers:
         # A restarted retriever keeps its port, which a running trainer uses.
         port = old.port if old is not None else free_ports(1)[0]
         log_file = self._logs / f"retriever-{name}.log"
-        child = self._processes.start(
-            f"retriever-{name}", command(managed, port), os.environ, log_file
-        )
+        env = {**os.environ, **self.token_env()}
+        child = self._processes.start(f"retriever-{name}", command(managed, port), env, log_file)
         self._running[name] = _Retriever(child, port)
 
     async def observe(self) -> tuple[RetrieverObserved, ...]:

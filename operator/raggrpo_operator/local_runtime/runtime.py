@@ -210,7 +210,8 @@ class LocalRuntime:
         if not record.exists():
             write_atomically(record, config.record())
         self._terminate_driver()
-        self._driver = Driver(self._processes, head, number, seal(text))
+        env = seal(text) | self._retrievers.token_env()
+        self._driver = Driver(self._processes, head, number, env)
 
     def _terminate_driver(self) -> None:
         if self._driver is not None:

@@ -1,11 +1,16 @@
-"""Probe of a running local job: its ports, its files, and access without its token."""
+"""Probe of a running local job: its ports, its files, and access without its token.
+
+As root, the probe sends its requests as another user.
+"""
 
 import json
+import os
 import stat
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from local.drills.drill import DEADLINE_SECONDS, Run
+from support.processes.other_user import as_other_user
 
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 SUBMISSIONS = "/api/job_agent/jobs/"
@@ -83,12 +89,19 @@ class LocalRunProbe:
         ]
         for port, program in self.ports.items():
             if "_Server" in program:
-                requests += [(port, "/progress", None), (port, "/stop", {})]
-        with ThreadPoolExecutor(len(requests)) as threads:  # some ports never answer
-            for (_, path, _), status in zip(
-                requests, threads.map(status_of, requests), strict=True
-            ):
-                self.answers.setdefault(path, set()).add(status)
+                requests += [(port, "/progress", None), (port, "/metrics", None)]
+                requests += [(port, "/stop", {})]
+            if "raggrpo_retriever" in program:
+                requests += [(port, "/retrieve", {"query": "w1"})]
+        is_root = os.geteuid() == 0
+        statuses = as_other_user(statuses_of, requests) if is_root else statuses_of(requests)
+        for (_, path, _), status in zip(requests, statuses, strict=True):
+            self.answers.setdefault(path, set()).add(status)
+
+
+def statuses_of(requests: Sequence[tuple[int, str, object]]) -> list[int]:
+    with ThreadPoolExecutor(len(requests)) as threads:  # some ports never answer
+        return list(threads.map(status_of, requests))
 
 
 def status_of(request: tuple[int, str, object]) -> int:

@@ -16,6 +16,11 @@ from local.drills.drill import TEMPLATE, Outcome, Run, run_drill
 from local.drills.local_run_probe import SUBMISSIONS, LocalRunProbe, mode_of
 
 WIDER = ("spec.training.totalSteps=15", "spec.resources.ranks=2")
+LISTENERS = re.compile(
+    r"raggrpo_retriever|gcs_server|raylet|ray::(DashboardAgent|RuntimeEnvAgent|_Server|RankActor"
+    r"|RolloutActor)|raggrpo_trainer"
+)
+"""Listening processes that SECURITY.md lists."""
 pytestmark = pytest.mark.timeout(1500)
 
 
@@ -101,11 +106,13 @@ def test_processes_listen_on_loopback_only(lifecycle: Lifecycle) -> None:
     for expected in ("gcs_server", "raylet", "RankActor", "_Server", "raggrpo_retriever"):
         assert expected in programs
     assert lifecycle.probe.exposed == set()
+    unknown = {each for each in lifecycle.probe.ports.values() if not LISTENERS.search(each)}
+    assert unknown == set(), "add these processes to the table in SECURITY.md"
 
 
 @pytest.mark.row("E6")
 def test_requests_without_token_are_unauthorized(lifecycle: Lifecycle) -> None:
-    for path in (SUBMISSIONS, "/progress", "/stop"):
+    for path in (SUBMISSIONS, "/progress", "/metrics", "/stop", "/retrieve"):
         assert 401 in lifecycle.probe.answers[path], path
         assert not {status for status in lifecycle.probe.answers[path] if 200 <= status < 400}, path
     assert not lifecycle.probe.owned.exists()

@@ -41,6 +41,7 @@ from raggrpo_operator.local_runtime.runtime import (
 )
 from raggrpo_operator.local_runtime.supervise import prepare
 from raggrpo_retriever.loading import load_index
+from raggrpo_trainer.job_config import endpoint_headers
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from support.builders.data.rows import write_rows
 from support.builders.operator.jobs import make_job
@@ -148,7 +149,8 @@ async def test_dense_retriever_answers_trainer_calls(
     await runtime.perform(job, start_kb(job))
     ready = await observed_retriever(runtime, job, lambda retriever: retriever.is_ready)
     config = trainer_config(job, resolve(job), retriever_addresses={"kb": ready.address})
-    async with RetrievalClient(config.retrieval, {}) as client:
+    headers = endpoint_headers(config.retrieval, runtime._retrievers.token_env())
+    async with RetrievalClient(config.retrieval, headers) as client:
         passages = [
             [p.text for p in await client.retrieve("kb", text, sample="s")] for text in texts
         ]

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from raggrpo_api import names
+from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.job_config import read_config
+from raggrpo_trainer.job_config import endpoint_headers, read_config
 from support.builders.operator.jobs import make_trainer_config
 
 
@@ -50,3 +51,18 @@ def test_validation_errors_do_not_contain_values() -> None:
     assert "model.path: " in str(raised.value)
     assert "retrieval.endpoints.0.topk: " in str(raised.value)
     assert "c4n4ry" not in str(raised.value)
+
+
+def test_retriever_token_is_sent_to_managed_endpoints_only() -> None:
+    own = {"name": "Authorization", "value": "Bearer of the user"}
+    managed = {"managed": {"corpus": "/corpus"}, "url": "http://127.0.0.1:8000/retrieve"}
+    endpoints = [
+        {"name": "kb", **managed, "headers": [own | {"name": "authorization"}]},
+        {"name": "web", "url": "http://web.example/search", "headers": [own]},
+    ]
+    spec = RetrievalSpec.model_validate({"mode": "Prompt", "endpoints": endpoints})
+
+    headers = endpoint_headers(spec, {names.ENV_RETRIEVER_TOKEN: "t0ken"})
+    assert headers["kb"] == {"Authorization": "Bearer t0ken"}
+    assert headers["web"] == {"Authorization": "Bearer of the user"}
+    assert endpoint_headers(spec, {})["kb"] == {"authorization": "Bearer of the user"}

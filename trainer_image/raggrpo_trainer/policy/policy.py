@@ -1,6 +1,6 @@
 """One FSDP2 rank of the policy: step, logprobs, export, state. Must not import Ray or vLLM.
 
-    init_process_group(rank, world_size, "10.0.0.1", 29500, "cuda")
+    init_process_group(rank, world_size, rendezvous, "cuda")
     policy = Policy(config, rank=rank, world_size=world_size)
     metrics = policy.step(groups, step=7)               # the same groups on every rank
     for name, tensor in policy.export_weights(): ...    # to the rollout engines

@@ -1,19 +1,21 @@
 """Serve GET /progress and /metrics, POST /stacks and /stop from a thread. Must not use Ray.
 
-Serves the last update, so the state of a blocked or dead driver stays readable.
+On loopback, which other users of the machine can reach, every path requires the token. Serves the
+last update, so the state of a blocked or dead driver stays readable.
 """
 
 import asyncio
-import hmac
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from aiohttp import web
 
+from raggrpo_api.fields.http_access import is_authorized, is_loopback_host
+
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
-"""Path that requires no token, because scrapers share one configuration for all jobs."""
+"""Path that requires no token in pods, because scrapers share one configuration for all jobs."""
 TIMEOUT_SECONDS = 30.0
 LOOPBACK = "127.0.0.1"
 T = TypeVar("T")
@@ -36,7 +38,7 @@ class ProgressServer:
         `dump_stacks` returns the signaled PIDs. `stop_driver` signals the driver to save and exit
         and returns whether it is still running. Raises OSError if the port is in use.
         """
-        self._token = f"Bearer {token}".encode() if token else b""
+        self._token, self._is_local = token, host == LOOPBACK
         self._dump_stacks, self._stop_driver = dump_stacks, stop_driver
         self._latest: tuple[bytes, bytes] | None = None
         self._loop = asyncio.new_event_loop()
@@ -82,9 +84,11 @@ class ProgressServer:
     async def _authenticated(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        authorization = request.headers.get("Authorization", "").encode()
-        needs_token = self._token and request.path != METRICS_PATH
-        if needs_token and not hmac.compare_digest(authorization, self._token):
+        if self._is_local and not is_loopback_host(request.headers.get("Host", "")):
+            raise web.HTTPMisdirectedRequest(text="Host is not a loopback address")
+        authorization = request.headers.get("Authorization", "")
+        needs_token = self._token and (self._is_local or request.path != METRICS_PATH)
+        if needs_token and not is_authorized(authorization, self._token):
             raise web.HTTPUnauthorized(
                 headers={"WWW-Authenticate": "Bearer"},
                 text="the bearer token of the job is required",

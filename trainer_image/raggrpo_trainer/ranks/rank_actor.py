@@ -27,13 +27,14 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
+from raggrpo_trainer.exchange.rendezvous import Rendezvous, address_rendezvous, file_rendezvous
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
 from raggrpo_trainer.host.logs import configure_logs
 from raggrpo_trainer.host.measured_device import MeasuredDevice, measure_device
 from raggrpo_trainer.host.oom_kills import oom_kills
-from raggrpo_trainer.host.pod_processes import PodProcess, this_process
+from raggrpo_trainer.host.pod_processes import PodProcess, node_id, this_process
 from raggrpo_trainer.host.ray_logs import save_ray_logs
 from raggrpo_trainer.host.stacks import register_stack_dumps
 from raggrpo_trainer.weights.backend import WeightTransferBackend
@@ -96,7 +97,7 @@ class RankActor:
         self._nccl_group: PyNcclCommunicator | None = None
 
     def address(self) -> tuple[str, int]:
-        """Return this pod's address and a free port, for a process group."""
+        """Return this pod's address and a free port, for the NCCL group with the engines."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
@@ -111,13 +112,21 @@ class RankActor:
         """Measure this rank's device (kind: cpu or cuda) before the job allocates its memory."""
         return measure_device(kind)
 
-    def build(self, address: tuple[str, int], config: PolicyConfig) -> RankInfo:
+    def node(self) -> str:
+        """Return the ID of the Ray node on which this rank runs."""
+        return node_id()
+
+    def rendezvous(self, *, on_one_node: bool) -> Rendezvous:
+        """Return where the ranks meet; `on_one_node` is whether all ranks run on this node."""
+        address = ray.util.get_node_ip_address()
+        return file_rendezvous() if on_one_node else address_rendezvous(address)
+
+    def build(self, rendezvous: Rendezvous, config: PolicyConfig) -> RankInfo:
         """Join the process group and load the model (collective)."""
         from raggrpo_trainer.policy.policy import Policy
         from raggrpo_trainer.policy.process_group import init_process_group
 
-        host, port = address
-        init_process_group(self._rank, self._world_size, host, port, config.device)
+        init_process_group(self._rank, self._world_size, rendezvous, config.device)
         self._policy = Policy(config, rank=self._rank, world_size=self._world_size)
         self._precision = str(config.training.precision)
         return self._info(self._policy)

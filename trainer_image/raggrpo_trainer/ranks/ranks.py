@@ -106,8 +106,11 @@ class Ranks:
 
     async def build(self, config: PolicyConfig) -> None:
         """Join the ranks into one process group and load the model."""
-        [address] = await self._all(lambda a: a.address.remote(), self.actors[:1])
-        self.infos = await self._all(lambda a: a.build.remote(address, config))
+        nodes = set(await self._all(lambda a: a.node.remote()))
+        [rendezvous] = await self._all(
+            lambda a: a.rendezvous.remote(on_one_node=len(nodes) == 1), self.actors[:1]
+        )
+        self.infos = await self._all(lambda a: a.build.remote(rendezvous, config))
 
     def flops_probe(self, monitoring: MonitoringSpec) -> Probe:
         """Return the probe of the ranks' MFU (share of peak FLOP/s)."""

@@ -25,9 +25,9 @@ from raggrpo_api.spec.training import Precision, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.objective import Objective
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
+from raggrpo_trainer.exchange.rendezvous import Rendezvous, file_rendezvous
 from raggrpo_trainer.policy.policy import Policy
 from raggrpo_trainer.policy.process_group import init_process_group
-from support.processes.ports import free_port
 
 T = TypeVar("T")
 VOCABULARY = 97
@@ -181,12 +181,12 @@ class Ranks:
 @contextmanager
 def rank_processes(world_size: int) -> Iterator[Ranks]:
     context = multiprocessing.get_context("spawn")
-    port = free_port()
+    rendezvous = file_rendezvous()
     pipes: list[Connection] = []
     children: list[BaseProcess] = []
     for rank in range(world_size):
         ours, theirs = context.Pipe()
-        child = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=True)
+        child = context.Process(target=_serve, args=(rank, world_size, rendezvous, theirs), daemon=True)
         child.start()
         theirs.close()  # so that the exit of a child raises EOFError
         pipes.append(ours)
@@ -203,18 +203,18 @@ def rank_processes(world_size: int) -> Iterator[Ranks]:
 
 @contextmanager
 def one_rank() -> Iterator[None]:
-    init_process_group(0, 1, "127.0.0.1", free_port(), "cpu")
+    init_process_group(0, 1, file_rendezvous(), "cpu")
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def _serve(rank: int, world_size: int, port: int, pipe: Connection) -> None:
+def _serve(rank: int, world_size: int, rendezvous: Rendezvous, pipe: Connection) -> None:
     # Some machines report AMX and kill processes that use it.
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
     torch.set_num_threads(1)
-    init_process_group(rank, world_size, "127.0.0.1", port, "cpu")
+    init_process_group(rank, world_size, rendezvous, "cpu")
     while True:
         try:
             function, arguments = pipe.recv()

@@ -19,8 +19,11 @@ def serving(
     token: str = "",
     dump_stacks: Callable[[], list[int]] = list,
     stop_driver: Callable[[], bool] = bool,
+    host: str | None = "127.0.0.1",
 ) -> Iterator[tuple[ProgressServer, httpx.Client]]:
-    server = ProgressServer(0, token=token, dump_stacks=dump_stacks, stop_driver=stop_driver)
+    server = ProgressServer(
+        0, host=host, token=token, dump_stacks=dump_stacks, stop_driver=stop_driver
+    )
     try:
         address = f"http://127.0.0.1:{server.port}"
         with httpx.Client(base_url=address, trust_env=False) as http:
@@ -94,10 +97,19 @@ def test_progress_server_listens_on_all_addresses_only_in_cluster_with_token(
     assert listen_host(token) == host
 
 
-def test_metrics_endpoint_does_not_require_token() -> None:
-    with serving(token="secret") as (server, http):
+@pytest.mark.parametrize(("host", "status"), [(None, 200), ("127.0.0.1", 401)])
+def test_metrics_require_token_on_loopback_only(host: str | None, status: int) -> None:
+    with serving(token="secret", host=host) as (server, http):
         server.update(b"{}", b"raggrpo_step 3.0\n")
-        assert http.get("/metrics").status_code == 200
+        assert http.get("/metrics").status_code == status
+
+
+@pytest.mark.parametrize(("host", "status"), [(None, 200), ("127.0.0.1", 421)])
+def test_host_must_be_loopback_address_on_loopback_only(host: str | None, status: int) -> None:
+    with serving(token="secret", host=host) as (server, http):
+        server.update(b"{}", b"")
+        headers = {"Authorization": "Bearer secret", "Host": "rebound.example"}
+        assert http.get("/progress", headers=headers).status_code == status
 
 
 @pytest.mark.row("B13")
