@@ -186,7 +186,9 @@ def rank_processes(world_size: int) -> Iterator[Ranks]:
     children: list[BaseProcess] = []
     for rank in range(world_size):
         ours, theirs = context.Pipe()
-        child = context.Process(target=_serve, args=(rank, world_size, rendezvous, theirs), daemon=True)
+        child = context.Process(
+            target=_serve, args=(rank, world_size, rendezvous, theirs), daemon=True
+        )
         child.start()
         theirs.close()  # so that the exit of a child raises EOFError
         pipes.append(ours)
