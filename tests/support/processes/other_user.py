@@ -1,6 +1,6 @@
 """Run functions as another user of the machine."""
 
-import encodings.idna  # noqa: F401  # NOBODY may be unable to import it for its first connection
+import encodings.idna  # noqa: F401  # OTHER_UID may be unable to import it for its first connection
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-NOBODY = 65534
+OTHER_UID = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 P = ParamSpec("P")
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 def as_other_user(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the result of a function that runs in a process of the user NOBODY.
+    """Return the result of a function that runs in a process of the user OTHER_UID.
 
     The process is forked, since other users may be unable to execute this Python.
     """
     fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, mp_context=fork, initializer=_become_nobody) as pool:
+    with ProcessPoolExecutor(1, mp_context=fork, initializer=_become_other_user) as pool:
         return pool.submit(function, *args, **kwargs).result()
 
 
-def _become_nobody() -> None:
+def _become_other_user() -> None:
     os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    os.setgid(OTHER_UID)
+    os.setuid(OTHER_UID)
