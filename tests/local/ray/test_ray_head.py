@@ -44,12 +44,21 @@ def tree(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def listening(mark: str) -> set[str]:
+    """Return the addresses on which the processes with a mark listen."""
+    return {address for address, _ in listening_sockets(mark)}
+
+
+def listening_ports(mark: str) -> set[int]:
+    return {port for _, port in listening_sockets(mark)}
+
+
+def listening_sockets(mark: str) -> list[tuple[str, int]]:
     pids = warden.marked_processes(mark)
-    return {
-        connection.laddr.ip
+    return [
+        (connection.laddr.ip, connection.laddr.port)
         for connection in psutil.net_connections("tcp")
         if connection.pid in pids and connection.status == psutil.CONN_LISTEN
-    }
+    ]
 
 
 def test_keeper_stops_ray_when_run_and_warden_are_killed(tree: dict[str, Any]) -> None:
@@ -100,6 +109,37 @@ async def test_ray_process_exit_is_reported_and_stops_head(tmp_path: Path) -> No
     assert left == []
     assert not head.temp_dir.exists()
     assert warden.marked_processes(processes.mark) == []
+
+
+SERVICES = (
+    "NodeInfoGcsService/GetAllNodeInfo",
+    "InternalKVGcsService/InternalKVPut",
+    "NodeManagerService/RequestWorkerLease",
+    "ObjectManagerService/Push",
+    "CoreWorkerService/PushTask",
+    "ReporterService/GetTraceback",
+)
+"""One call of each kind of gRPC server: GCS, scheduler, object store, workers, agent."""
+
+
+@pytest.mark.row("E6")
+def test_grpc_servers_of_ray_require_token(tree: dict[str, Any]) -> None:
+    ports = listening_ports(tree["mark"])
+    for service in SERVICES:
+        codes = {code_of_call(port, service) for port in ports}
+        assert "UNAUTHENTICATED" in codes, service
+        assert codes <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE"}, service
+
+
+def code_of_call(port: int, service: str) -> str:
+    """Return the status of a call without token; UNAVAILABLE if the port is not a gRPC server's."""
+    grpc: Any = pytest.importorskip("grpc")
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            channel.unary_unary(f"/ray.rpc.{service}")(b"", timeout=5)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return "OK"
 
 
 @pytest.mark.parametrize(
