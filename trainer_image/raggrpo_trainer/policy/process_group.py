@@ -56,11 +56,11 @@ def _tag(key: bytes, sender: int, receiver: int) -> Tensor:
     return torch.tensor(list(digest), dtype=torch.uint8)
 
 
-def _store(rank: int, world_size: int, rendezvous: Rendezvous) -> dist.Store:
+def _store(rank: int, world_size: int, rendezvous: Rendezvous) -> dist.Store:  # type: ignore[name-defined]  # the stores are public, but not re-exported
     if rendezvous.file:
         return dist.FileStore(rendezvous.file, world_size)  # type: ignore[attr-defined]
     host, port = rendezvous.host, rendezvous.port
-    return dist.TCPStore(  # type: ignore[attr-defined]  # public, but not re-exported
+    return dist.TCPStore(  # type: ignore[attr-defined]
         host,
         port,
         world_size,
