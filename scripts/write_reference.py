@@ -1,6 +1,6 @@
 """Write docs/reference from the code: `write_reference.py [--check]`.
 
-Pages: job fields, commands, conditions with reasons and causes, metrics; also the chart's list of
+Pages: job fields, servers and Secrets, commands, conditions with reasons and causes, metrics; also the chart's list of
 the trainer's metrics. With `--check` nothing is written, and the exit code is 1 if a file is out of
 date.
 """
@@ -22,6 +22,7 @@ from typer.cli import get_docs_for_click
 from typer.main import get_command
 
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION, change_class
+from raggrpo_api.fields.reach import SecretName, Server
 from raggrpo_api.spec.job_spec import JobSpec, Preset
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
@@ -32,6 +33,7 @@ from raggrpo_cli.kubectl.app import app as kubectl_app
 from raggrpo_cli.main import app
 from raggrpo_operator.core.lifecycle.after_attempt.classification import CAUSE_OF_EXIT
 from raggrpo_operator.core.lifecycle.after_attempt.policies import POLICIES, Restart
+from raggrpo_operator.core.spec.marked_fields import marked_places
 from raggrpo_operator.core.spec.presets import TABLE
 from raggrpo_operator.core.text.enum_texts import member_texts
 from raggrpo_operator.crd import job_schema
@@ -180,6 +182,45 @@ def rule_messages(block: Mapping[str, Any], *, is_root: bool = True) -> Iterator
             yield from rule_messages(schema, is_root=False)
         elif "items" in schema:
             yield from rule_messages(schema["items"], is_root=False)
+
+
+def reach_page() -> str:
+    """Return the page of the fields that determine which servers and Secrets a job can reach."""
+    servers = (
+        (f"`{place}`", f"`{server.url}`" if server.url else "the value of the field")
+        for place, server in marked_places(JobSpec, Server)
+    )
+    return "\n".join(
+        [
+            "# Servers and Secrets that a job can reach",
+            NOTE,
+            "## Servers",
+            "",
+            "The NetworkPolicy of a job admits only the servers in these fields; `jobPolicy` with",
+            "`allowedEndpoints` rejects other values. The values of environment variables do not",
+            "open the network: also list a proxy, an S3 server or a W&B server in `spec.egress`.",
+            "A host name outside the cluster admits its port on all addresses except those of the",
+            "API server and of metadata services.",
+            "",
+            table(("field", "server"), servers),
+            "",
+            "With `allowedEndpoints`, `jobPolicy` also rejects:",
+            "",
+            "- variables in `spec.env` whose name may redirect calls, such as `https_proxy`,",
+            "  `AWS_ENDPOINT_URL` or `OPENAI_BASE_URL`, or whose value contains a URL, unless the",
+            "  value is an allowed URL; `no_proxy` is allowed",
+            "- headers with which a proxy selects another service, such as `Host`",
+            "- URLs that clients or servers may read as the URL of another path",
+            "",
+            "## Secrets",
+            "",
+            "Pods can read only the Secrets in these fields; `jobPolicy` with `allowedSecrets`",
+            "rejects other names. In addition, each Ray cluster has the Secret with its own token.",
+            "",
+            table(("field",), ((f"`{place}`",) for place, _ in marked_places(JobSpec, SecretName))),
+            "",
+        ]
+    )
 
 
 def commands_page() -> str:
@@ -340,6 +381,7 @@ def metric_table(families: Iterable[Metric]) -> str:
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/fields.md": fields_page,
+    "docs/reference/reach.md": reach_page,
     "docs/reference/commands.md": commands_page,
     "docs/reference/conditions.md": conditions_page,
     "docs/reference/metrics.md": metrics_page,

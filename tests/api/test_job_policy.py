@@ -2,12 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from raggrpo_api.fields.reach import HeaderName, SecretName, Server
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_operator.core.spec.marked_fields import marked_places
 from support.builders.operator.jobs import KNOWN_TINY, make_job, make_raw_job
 from support.builders.operator.manifests import make_clustered_job, objects_of
 from support.kubernetes.chart_release import Account, Helm, wait_for_policies
@@ -19,7 +22,7 @@ POLICY = {
     "allowedTolerationKeys": ["nvidia.com/gpu", "example.com/research"],
     "allowedClaims": ["work", "results"],
     "allowedSecrets": ["wandb"],
-    "allowedEndpoints": ["https://rag.example.com/", "http://judge:8000/v1/"],
+    "allowedEndpoints": ["https://rag.example.com/", "http://judge:8000/v1/", "s3://ours/"],
     "validations": [
         {
             "expression": "object.spec.training.?totalSteps.orValue(0) <= 5000",
@@ -77,6 +80,21 @@ def make_reward(url: str) -> dict[str, Any]:
     return {"spec.reward": {"functions": [{"name": "Http", "url": url}]}}
 
 
+def make_judge(secret: str, **header: Any) -> dict[str, Any]:
+    headers = [{"name": "Authorization", "secretKeyRef": {"name": secret, "key": "key"}} | header]
+    judge = {"model": "m", "prompt": "Grade {completion}.", "headers": headers}
+    url = "http://judge:8000/v1/chat/completions"
+    return {"spec.reward": {"functions": [{"name": "Judge", "url": url, "judge": judge}]}}
+
+
+def make_backup(url: str) -> dict[str, Any]:
+    return {"spec.checkpoint.backup": {"url": url}}
+
+
+def make_env(name: str, value: str) -> dict[str, Any]:
+    return {"spec.env": [{"name": name, "value": value}]}
+
+
 def make_secret(name: str) -> dict[str, Any]:
     return {"name": "WANDB_API_KEY", "secretKeyRef": {"name": name, "key": "key"}}
 
@@ -107,6 +125,16 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "managed endpoint": make_endpoint(url="", managed={"corpus": "/mnt/runs/corpus.jsonl"}),
     "endpoint that is its prefix": make_endpoint(url="https://rag.example.com"),
     "reward": make_reward("http://judge:8000/v1/score"),
+    "secret of a judge": make_judge("wandb"),
+    "bucket": make_backup("s3://ours/runs"),
+    "bucket that is its prefix": make_backup("s3://ours"),
+    "backup on a volume": make_backup("file:///mnt/runs/copies"),
+    "other server": {"spec.egress": ["https://rag.example.com/proxy"]},
+    "variable with a server": make_env("OPENAI_BASE_URL", "https://rag.example.com/v1"),
+    "empty variable": make_env("https_proxy", ""),
+    "exceptions of a proxy": make_env("NO_PROXY", "kb,10.0.0.0/8"),
+    "bundle of authorities": make_env("CURL_CA_BUNDLE", "/mnt/runs/ca.crt"),
+    "other header": make_endpoint(headers=[{"name": "X-Tenant", "value": "a"}]),
     "expression": {"spec.training.totalSteps": 5000},
 }
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -132,24 +160,71 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "spec.resources.gpuResourceName is also a tolerated taint",
     ),
     "claim": (make_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
-    "secret": ({"spec.env": [make_secret("theirs")]}, "every Secret must be one of wandb"),
-    "pull secret": ({"spec.imagePullSecrets": ["theirs"]}, "every Secret must be one of wandb"),
+    "secret": (
+        {"spec.env": [make_secret("theirs")]},
+        "spec.env[].secretKeyRef.name: every Secret must be one of wandb",
+    ),
+    "pull secret": (
+        {"spec.imagePullSecrets": ["theirs"]}, "spec.imagePullSecrets[]: every Secret must be one",
+    ),
     "secret of authorities": (
-        {"spec.caBundle": make_authorities("theirs")}, "every Secret must be one of wandb",
+        {"spec.caBundle": make_authorities("theirs")}, "spec.caBundle.secret: every Secret must be",
     ),
     "secret of a header": (
         make_endpoint(headers=[make_secret("theirs") | {"name": "Authorization"}]),
-        "every header's secretKeyRef.name must be one of wandb",
+        "spec.retrieval.endpoints[].headers[].secretKeyRef.name: every Secret must be one of wandb",
+    ),
+    "secret of a judge": (
+        make_judge("theirs"),
+        "spec.reward.functions[].judge.headers[].secretKeyRef.name: every Secret must be one of",
+    ),
+    "endpoint of another port": (
+        make_endpoint(url="https://rag.example.com:8443/"), "spec.retrieval.endpoints[].url: every",
+    ),
+    "host header": (
+        make_endpoint(headers=[{"name": "hOst", "value": "team-b.example.com"}]),
+        "spec.retrieval.endpoints[].headers[].name: headers that select another service are not",
+    ),
+    "forwarded host of a judge": (
+        make_judge("wandb", name="X-Forwarded-Host"),
+        "spec.reward.functions[].judge.headers[].name: headers that select another service",
+    ),
+    "W&B": (
+        {"spec.monitoring.wandb": {"project": "p"}}, "spec.monitoring.wandb.project: every server",
+    ),
+    "bucket": (make_backup("s3://theirs/runs"), "spec.checkpoint.backup.url: every server must"),
+    "bucket of a longer name": (make_backup("s3://ours-too/"), "spec.checkpoint.backup.url:"),
+    "bucket of another provider": (make_backup("gs://ours/"), "spec.checkpoint.backup.url:"),
+    "other server": ({"spec.egress": ["http://proxy:3128"]}, "spec.egress[]: every server must"),
+    **{
+        f"variable {name} = {value}": (make_env(name, value), "spec.env: every variable with a")
+        for name, value in (
+            ("https_proxy", "http://proxy:3128"), ("HTTPS_PROXY", "proxy:3128"),
+            ("All_Proxy", "socks5h://proxy"), ("AWS_ENDPOINT_URL", "http://s3"),
+            ("aws_endpoint_url_s3", "http://s3"), ("HF_ENDPOINT", "https://hub"),
+            ("WANDB_BASE_URL", "https://wandb"), ("OPENAI_BASE_URL", "https://api"),
+            ("OPENAI_API_BASE", "api:1"), ("STORAGE_EMULATOR_HOST", "gcs:1"),
+            ("HOSTALIASES", "/mnt/runs/a"),
+            ("AWS_CONFIG_FILE", "/mnt/runs/aws"), ("FSSPEC_S3", "{}"), ("PIP_INDEX_URL", "http://i"),
+            ("ANY", "http://team-b.svc:8443/"), ("ANY", "x https://rag.example.com/ ftp://b"),
+            ("ANY_URL", "https://rag.example.com/ http://b"), ("ANY_URL", "https://rag.example.com/@b/"),
+            ("ANY_URL", "https://rag.example.com/../b"), ("ANY_URL", "https://rag.example.com/%2e%2E/b"),
+            ("ANY_URL", "https://rag.example.com.b/"), ("ANY_URL", "HTTPS://rag.example.com/"),
+        )
+    },
+    "variable with a server from a Secret": (
+        {"spec.env": [make_secret("wandb") | {"name": "https_proxy"}]},
+        "spec.env: every variable with a server must have a value",
     ),
     "endpoint": (
         make_endpoint(url="http://169.254.169.254/latest"),
-        "spec.retrieval.endpoints: every url must start with https://rag.example.com/",
+        "spec.retrieval.endpoints[].url: every server must start with https://rag.example.com/",
     ),
     "endpoint of a longer name": (
         make_endpoint(url="https://rag.example.com.evil.example/"),
-        "spec.retrieval.endpoints: every url must start with",
+        "spec.retrieval.endpoints[].url: every server must start with",
     ),
-    "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions: every url must start"),
+    "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions[].url: every server"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),
 }  # fmt: skip
 
@@ -165,6 +240,39 @@ def test_job_policy_rejects_unlisted_values_with_field_and_remedy(
     limited: Limited, changes: dict[str, Any], said: str
 ) -> None:
     assert said in limited.refusal(changes)
+
+
+@pytest.mark.parametrize("kind", [Server, SecretName, HeaderName])
+def test_rejected_cases_cover_fields_that_reach_servers_and_secrets(kind: type) -> None:
+    reported = " ".join(said for _, said in REFUSED.values())
+    assert [
+        place for place, _ in marked_places(JobSpec, kind) if f"{place}: " not in reported
+    ] == []
+
+
+OTHER_PATHS = (
+    "../team-b/", "%2e%2e/team-b/", "%2E./team-b/", ".%2e/team-b", "%252e%252e/team-b/",
+    "..%2fteam-b", "..\\team-b", "..%5cteam-b", "..;/team-b", "..;a=b/team-b", "..%3b/team-b", "..",
+)  # fmt: skip
+MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "spec.retrieval.endpoints[].url": lambda url: make_endpoint(url=url),
+    "spec.reward.functions[].url": make_reward,
+    "spec.checkpoint.backup.url": make_backup,
+    "spec.egress[]": lambda url: {"spec.egress": [url]},
+}
+
+
+@pytest.mark.parametrize("end", OTHER_PATHS)
+@pytest.mark.parametrize(
+    "place", [at for at, each in marked_places(JobSpec, Server) if not each.url]
+)
+def test_urls_that_lead_to_another_path_are_rejected(
+    limited: Limited, place: str, end: str
+) -> None:
+    start = (
+        "s3://ours/a/" if place == "spec.checkpoint.backup.url" else "https://rag.example.com/a/"
+    )
+    assert "as the URL of another path" in limited.refusal(MAKERS[place](start + end))
 
 
 def test_job_policy_allows_jobs_only_in_listed_namespaces(limited: Limited) -> None:

@@ -95,7 +95,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [ACTOR | {"protocol": "Http"}, REFERENCE], [ACTOR, ACTOR | {"name": "b"}, REFERENCE],
         *([with_url(f"http://kb/{end}")] for end in (
             "?token=", "?a=b&x_token=1", "a&key=1", "#?key=1", "?max_tokens=1", "?%74oken=a",
-            "hooks/" + "a" * 20, "?code=1",
+            "hooks/" + "a" * 20, "?code=1", "a/../b", "%2E./b", "a%5cb", "..;a", "?a=/../b", "..b",
         )),
     ],
     "reward.functions": [
@@ -104,6 +104,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [{"name": "Format"}], [{"name": "Python"}], [{"name": "Python", "python": "a.b:c"}],
         [{"name": "Http"}], [{"name": "Http", "url": "http://judge/score"}],
         [{"name": "Http", "url": "http://judge/score?key=1"}],
+        [{"name": "Http", "url": "http://judge/a/%252e%252e/score"}],
         [{"name": "Http", "url": "https://hooks.slack.com/services/T/B/x"}],
         [JUDGED], [JUDGED | {"judge": JUDGE}], [JUDGED | {"url": "", "judge": JUDGE}],
         [JUDGED | {"judge": JUDGE | {"lowest": 10}}], [JUDGED | {"judge": JUDGE | {"highest": 0}}],
@@ -122,6 +123,8 @@ VALUES: Mapping[str, Sequence[Any]] = {
             {"jobRef": "x"}, {"path": "/mnt/runs/x", "jobRef": "x"}, {"path": "", "jobRef": "x"},
         )
     ],
+    "checkpoint.backup": [{"url": f"s3://b/{end}"} for end in ("", "a/..", "a/..b", "%2e/")],
+    "egress": [[], ["http://p:1"], ["http://p:1/", "http://p:1/.."], ["http://p/%7f", "http://p"]],
     "checkpoint.everySteps": [0, 10],
     "checkpoint.keepLast": [1, 2],
     "volumes": [

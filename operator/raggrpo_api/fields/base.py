@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
 from .kubernetes_names import DataKey, ObjectName
+from .reach import SecretName
 
 T = TypeVar("T")
 
@@ -159,7 +160,7 @@ Ratio = Annotated[float, Field(ge=0.0, le=1.0)]
 class SecretKeyRef(ApiModel):
     """A key of a Secret in the job's namespace; its value is never stored in the job."""
 
-    name: ObjectName
+    name: Annotated[ObjectName, SecretName()]
     """Name of the Secret."""
     key: DataKey
     """Key within the Secret; local runs read the variable RAGGRPO_SECRET_<NAME>_<KEY>."""

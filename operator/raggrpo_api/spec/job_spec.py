@@ -5,9 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from raggrpo_api.fields.addresses import HttpUrl
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
 from raggrpo_api.fields.kubernetes_names import Image, ObjectName
+from raggrpo_api.fields.reach import SecretName
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec
@@ -38,7 +40,9 @@ class JobSpec(ApiModel):
     """Preset that provides defaults for unspecified fields."""
     image: Annotated[Image, OPERATIONAL] = ""
     """Trainer image; empty: the operator's default."""
-    image_pull_secrets: Annotated[list[ObjectName], Field(max_length=8), OPERATIONAL] = []
+    image_pull_secrets: Annotated[
+        list[Annotated[ObjectName, SecretName()]], Field(max_length=8), OPERATIONAL
+    ] = []
     """Secrets for pulling the image."""
     model: ModelSpec
     """Model to train."""
@@ -67,7 +71,9 @@ class JobSpec(ApiModel):
     volumes: Annotated[list[Volume], Field(max_length=16), OPERATIONAL] = []
     """PersistentVolumeClaims mounted into the pods."""
     env: Annotated[list[EnvVar], Field(max_length=64), OPERATIONAL] = []
-    """Environment variables of the trainer."""
+    """Environment variables of the trainer; a server in a variable must also be in egress."""
+    egress: Annotated[list[HttpUrl], Field(max_length=16), OPERATIONAL] = []
+    """URLs of other servers that the pods may call, such as a proxy or the server in a variable."""
     ca_bundle: Annotated[CaBundle | None, OPERATIONAL] = None
     """Authorities that signed the certificates of endpoints, judges and reward services."""
     scheduling: Annotated[SchedulingSpec, OPERATIONAL] = SchedulingSpec()

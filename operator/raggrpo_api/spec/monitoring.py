@@ -6,9 +6,11 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.base import CONTROLS, ApiModel, OptionalPath
+from raggrpo_api.fields.reach import Server
 
 WANDB_PROJECT: Final = rf"^[^/\\#?%:{CONTROLS}]*$"
 """Project names that W&B accepts."""
+WANDB_SERVER: Final = "https://api.wandb.ai/"
 Every = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -43,7 +45,9 @@ class DebugSwitches(ApiModel):
 class WandbSpec(ApiModel):
     """Weights & Biases: one run for all attempts, with its files in the log folder."""
 
-    project: Annotated[str, StringConstraints(pattern=WANDB_PROJECT, max_length=128)] = ""
+    project: Annotated[
+        str, StringConstraints(pattern=WANDB_PROJECT, max_length=128), Server(WANDB_SERVER)
+    ] = ""
     """Project name; empty: off. Set WANDB_API_KEY in env by secretKeyRef."""
 
 

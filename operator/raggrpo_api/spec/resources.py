@@ -15,6 +15,7 @@ from raggrpo_api.fields.kubernetes_names import (
     QualifiedName,
     ResourceName,
 )
+from raggrpo_api.fields.reach import SecretName
 
 CPU_RANGE: Final = ("1m", "4096")
 MEMORY_RANGE: Final = ("64Mi", "64Ti")
@@ -112,7 +113,7 @@ class CaBundle(ApiModel):
     For a local run, export RAGGRPO_CA_BUNDLE with the path of the file.
     """
 
-    secret: OptionalObjectName = ""
+    secret: Annotated[OptionalObjectName, SecretName()] = ""
     """Secret that contains the certificates; alternative to configMap."""
     config_map: OptionalObjectName = ""
     """ConfigMap that contains the certificates; alternative to secret."""

@@ -19,6 +19,7 @@ from raggrpo_api.fields.base import (
 )
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
+from raggrpo_api.fields.reach import HeaderName
 
 BODY_FIELD: Final = "^[ -~]+$"
 BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]
@@ -125,7 +126,9 @@ class ActorOutput(ApiModel):
 class Header(ApiModel):
     """An HTTP header; credentials only by reference."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]
+    name: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128), HeaderName()
+    ]
     """Header name."""
     value: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=1024)] = ""
     """Literal value, for headers without credentials."""

@@ -44,6 +44,7 @@ EVENT = {
     "regarding": {"kind": "Pod", "namespace": "default"},
 }
 
+TOKEN = "demo-token-0123456789abcdef"
 HOST = {"hostPath": {"path": "/"}}
 BAD_PODS: Mapping[str, Callable[[Manifest], None]] = {
     "all privileges": in_context(privileged=True, allowPrivilegeEscalation=True),
@@ -94,6 +95,10 @@ def of_head(**changes: object) -> Callable[[Manifest], None]:
     return lambda cluster: cluster["spec"]["headGroupSpec"].update(changes)
 
 
+def with_token(secret: str) -> Callable[[Manifest], None]:
+    return in_spec(authOptions={"mode": "token", "secretName": secret})
+
+
 def as_account_token(secret: Manifest) -> None:
     secret["type"] = "kubernetes.io/service-account-token"
     secret["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "theirs"}
@@ -126,6 +131,14 @@ RAY_CLUSTERS = [
         ),
         "no token": lambda cluster: cluster["spec"].pop("authOptions"),
         "a foreign annotation": in_metadata(annotations={"ray.io/ft-enabled": "true"}),
+        "a Secret besides the token": with_token("theirs"),
+        "the token of another job": with_token("other-token-0123456789abcdef"),
+        "a Secret whose name contains a token's": with_token("demo-token-0123456789abcdef-x"),
+        "a Secret whose name starts like a token's": with_token("demo-token-theirs"),
+        "no Secret for its token": in_spec(authOptions={"mode": "token"}),
+        "other options for its token": in_spec(
+            authOptions={"mode": "token", "secretName": TOKEN, "enableK8sTokenAuth": True}
+        ),
     }.items()
 ]
 OWNERS = [

@@ -1,4 +1,6 @@
-"""Egress rules of a job's pods: DNS, each other, and the hosts named in the job's spec.
+"""Egress rules of a job's pods: DNS, each other, and the servers named in the job's spec.
+
+Only fields that are marked as servers count, not the values of environment variables.
 
 A NetworkPolicy matches addresses and pods, not host names. A Service name therefore admits all pods
 of its namespace on any port, because network plugins match the port of the pod and not that of the
@@ -8,13 +10,13 @@ Therefore `api_server` must also list the endpoint addresses: otherwise a rule f
 on the same port also admits the API server.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from urllib.parse import urlsplit
 
 from raggrpo_api.fields.kubernetes_names import NAMESPACE
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_operator.core.spec.servers import servers
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest
@@ -41,7 +43,7 @@ EMBEDDED = (
 )
 """Networks whose addresses embed an IPv4 address, each with the number of bits that follow it."""
 CLUSTER_DOMAIN = "cluster.local."
-DNS_PORT, HTTP_PORT, HTTPS_PORT = 53, 80, 443
+DNS_PORT = 53
 Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
@@ -53,7 +55,7 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
     denied = [ip_network(each) for each in (*settings.api_server, *METADATA_SERVICES)]
     denied += [_behind_nat64(each) for each in denied if isinstance(each, IPv4Network)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
-    for host, port in _targets(spec):
+    for host, port in servers(spec):
         if address := _address(host):
             forms = {address, _embedded(address) or address}
             if not any(form in network for form in forms for network in denied):
@@ -72,32 +74,6 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
     for cidr, port in sorted(addresses):
         rules.append({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [policy_port(port)]})
     return [*rules, *settings.egress]
-
-
-def _targets(spec: JobSpec) -> Iterator[tuple[str, int]]:
-    """Yield host and port of every server the trainer calls; host "" is any external host."""
-    urls = [endpoint.url for endpoint in spec.retrieval.external]
-    urls += [function.url for function in spec.reward.functions]
-    for variable in spec.env:  # variables with the URL of a proxy or server
-        is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
-        if "://" in variable.value:
-            urls.append(variable.value)
-        elif is_proxy and variable.value:
-            urls.append(f"http://{variable.value}")
-    yield from filter(None, map(_target, urls))
-    if spec.monitoring.wandb.project or spec.checkpoint.backup.url.startswith(("s3:", "gs:")):
-        yield "", HTTPS_PORT
-
-
-def _target(url: str) -> tuple[str, int] | None:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:  # the trainer cannot call an invalid URL either
-        return None
-    if not host:
-        return None
-    return host.rstrip("."), port or (HTTP_PORT if parts.scheme == "http" else HTTPS_PORT)
 
 
 def _address(host: str) -> Address | None:

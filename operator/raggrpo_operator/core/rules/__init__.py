@@ -25,6 +25,7 @@ from . import (
     paths,
     retrieval,
     reward,
+    servers,
     world,
 )
 from .api_server import formats, frozen
@@ -135,7 +136,9 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     names_and_secrets.values_contain_no_secret,
     names_and_secrets.urls_contain_no_secret,
     names_and_secrets.other_strings_contain_no_secret,
-    names_and_secrets.urls_are_valid,
+    servers.urls_are_valid,
+    servers.urls_have_one_path,
+    servers.servers_of_variables_are_listed,
     cluster.image_is_a_name,
     cluster.gpu_resource_is_extended,
     cluster.priority_class_is_not_reserved,

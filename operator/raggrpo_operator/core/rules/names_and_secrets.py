@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from raggrpo_api import names
-from raggrpo_api.fields.addresses import url_problem
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.fields.json_values import iter_texts
 from raggrpo_api.spec.job_spec import JobSpec
@@ -251,7 +250,7 @@ def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
 
 
 def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject secrets in free-form JSON, which CEL cannot read, and in the backup URL."""
+    """Reject secrets in free-form JSON, which CEL cannot read, and in other URLs."""
     for path, name, value in _free_json(inputs):
         message = ""
         if value and is_secret_name(name):
@@ -260,20 +259,12 @@ def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
             message = f"{values_contain_no_secret.message} ({name})"
         if message:
             yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
-    if has_secret(inputs.spec.checkpoint.backup.url):
-        path, message = "spec.checkpoint.backup.url", urls_contain_no_secret.message
-        remedy = "remove the secret; specify credentials in spec.env with secretKeyRef"
-        yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
-
-
-def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject URLs that match the pattern of their field but that clients reject."""
-    for place in (*URLS, "spec.checkpoint.backup"):
-        for path, service in values_at(inputs.spec, place):
-            if problem := url_problem(service.url):
-                remedy = "specify a full URL such as http://host:8000/retrieve"
-                message = f"invalid URL: {problem}"
-                yield Violation(f"{path}.url", Reason.INVALID_URL, message, remedy)
+    for place in ("spec.checkpoint.backup.url", "spec.egress[]"):
+        for path, url in values_at(inputs.spec, place):
+            if has_secret(url):
+                message = urls_contain_no_secret.message
+                remedy = "remove the secret; specify credentials in spec.env with secretKeyRef"
+                yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
 
 
 def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:

@@ -115,7 +115,10 @@ class Reason(StrEnum):
     SECRET_IN_PLAIN_TEXT = "SecretInPlainText"
     ONE_SOURCE_OF_VALUE = "OneSourceOfValue"
     RESERVED_NAME = "ReservedName"
+
+    # URLs of servers (rules/servers.py)
     INVALID_URL = "InvalidUrl"
+    SERVER_NOT_LISTED = "ServerNotListed"
 
     # Requirements of Kubernetes (rules/cluster.py)
     IMAGE_NOT_A_NAME = "ImageNotAName"

@@ -123,16 +123,24 @@ def test_external_egress_rule_excludes_api_server_and_metadata() -> None:
         ({"checkpoint.backup": {"url": "s3://bucket/runs"}}, "0.0.0.0/0:443"),
         ({"checkpoint.backup": {"url": "file:///mnt/runs/copies"}}, ""),
         ({"monitoring.wandb": {"project": "p"}}, "0.0.0.0/0:443"),
-        ({"env": [{"name": "AWS_ENDPOINT_URL", "value": "http://s3.store.svc"}]}, "pods of store"),
-        ({"env": [{"name": "https_proxy", "value": "192.0.2.77:3128"}]}, "192.0.2.77/32:3128"),
-        ({"env": [{"name": "NO_PROXY", "value": "192.0.2.77"}]}, ""),
-        ({"env": [{"name": "LEVEL", "value": "debug"}]}, ""),
+        ({"egress": ["http://s3.store.svc"]}, "pods of store"),
+        ({"egress": ["http://192.0.2.77:3128"]}, "192.0.2.77/32:3128"),
     ],
 )
-def test_egress_allows_reward_services_proxies_and_backups(
+def test_egress_allows_reward_services_backups_and_listed_servers(
     changes: dict[str, Any], expected: str
 ) -> None:
     assert (opened(egress(changes)) or [""])[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("AWS_ENDPOINT_URL", "http://s3.store.svc"), ("https_proxy", "192.0.2.77:3128"),
+     ("ANY", "http://rag.team-b.svc/"), ("ANY", "http://team-b.example:8443/"), ("ANY", "http://h/ http://kb.b.svc/"),
+     ("WANDB_BASE_URL", "https://h"), ("NO_PROXY", "192.0.2.77"), ("LEVEL", "debug")],
+)  # fmt: skip
+def test_environment_variables_add_no_egress_peer(name: str, value: str) -> None:
+    assert opened(egress({"env": [{"name": name, "value": value}]})) == []
 
 
 def test_settings_add_egress_rules_or_disable_restriction() -> None:

@@ -115,6 +115,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
 OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
     "D1": (Reason.ROW_LAYOUT_NOT_EXACT,),
     "B6": (Reason.BACKOFF_RANGE,),
+    "E12": (Reason.SERVER_NOT_LISTED,),
     "B23": (
         Reason.INVALID_URL,
         Reason.IMAGE_NOT_A_NAME,

@@ -1,0 +1,43 @@
+"""Servers that the pods of a job call, as named in its spec."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from raggrpo_api.fields.reach import Server
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import EnvVar
+
+from .marked_fields import marked_values
+
+HTTP_PORT, HTTPS_PORT = 80, 443
+Address = tuple[str, int]
+"""Host and port; host "" is any host outside the cluster."""
+
+
+def servers(spec: JobSpec) -> Iterator[Address]:
+    """Yield the address of each server in a field that is marked as a server."""
+    for _, marker, value in marked_values(spec, Server):
+        if address := server_address(marker.url or value):
+            yield address
+
+
+def server_address(url: str) -> Address | None:
+    """Return the address in a URL, or None if the URL is a folder or invalid."""
+    if url.startswith(("s3:", "gs:")):
+        return "", HTTPS_PORT
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # the trainer cannot call an invalid URL either
+        return None
+    if not host:
+        return None
+    return host.rstrip("."), port or (HTTP_PORT if parts.scheme == "http" else HTTPS_PORT)
+
+
+def variable_address(variable: EnvVar) -> Address | None:
+    """Return the address of the proxy or server in an environment variable, or None."""
+    is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
+    if "://" in variable.value:
+        return server_address(variable.value)
+    return server_address(f"http://{variable.value}") if is_proxy and variable.value else None
