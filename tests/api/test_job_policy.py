@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from raggrpo_api.fields.reach import HeaderName, SecretName, Server
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_operator.core.spec.marked_fields import marked_places
+from raggrpo_operator.core.spec.parse import parse_job
 from support.builders.operator.jobs import KNOWN_TINY, make_job, make_raw_job
 from support.builders.operator.manifests import make_clustered_job, objects_of
 from support.kubernetes.chart_release import Account, Helm, wait_for_policies
+from support.kubernetes.job_policy import JobPolicy, changes
 from tools.kind.api_server import ApiServer
 
-POLICY = {
+POLICY: dict[str, Any] = {
     "allowedImages": ["mirror.example.com/raggrpo/"],
     "allowedPriorityClasses": ["research"],
     "allowedTolerationKeys": ["nvidia.com/gpu", "example.com/research"],
@@ -30,6 +35,9 @@ POLICY = {
         }
     ],
 }
+
+MODEL = JobPolicy(tuple(POLICY["allowedEndpoints"]), tuple(POLICY["allowedSecrets"]))
+"""What `POLICY` allows, as the property test of rendered objects assumes."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +281,22 @@ def test_urls_that_lead_to_another_path_are_rejected(
         "s3://ours/a/" if place == "spec.checkpoint.backup.url" else "https://rag.example.com/a/"
     )
     assert "as the URL of another path" in limited.refusal(MAKERS[place](start + end))
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(changes())
+def test_job_policy_and_its_model_reject_same_jobs(
+    limited: Limited, http: httpx.Client, changed: dict[str, Any]
+) -> None:
+    raw = make_raw_job({f"spec.{place}": value for place, value in changed.items()})
+    job = parse_job(raw)
+    assert isinstance(job, RagGrpoJob)
+    path = f"/apis/raggrpo.io/v1alpha1/namespaces/{limited.namespace}/raggrpojobs"
+    answer = http.post(path, params={"dryRun": "All"}, json=raw)
+    if MODEL.refuses(job):
+        assert answer.is_client_error, raw["spec"]
+    else:  # the CRD has further rules
+        assert "ValidatingAdmissionPolicy" not in answer.text, answer.text
 
 
 def test_job_policy_allows_jobs_only_in_listed_namespaces(limited: Limited) -> None:

@@ -78,15 +78,15 @@ NO_SERVER = {
 
 def text_fields(model: type[ApiModel], prefix: str = "spec") -> list[tuple[str, FieldInfo]]:
     """Return (place, field) of every field below a model that contains texts."""
-    found = []
+    fields = []
     for field in model.model_fields.values():
         is_list = "list[" in str(field.annotation)
         place = f"{prefix}.{field.alias}{'[]' if is_list else ''}"
         if nested := model_in(field.annotation):
-            found += text_fields(nested, place)
+            fields += text_fields(nested, place)
         elif re.search(r"\bstr\b|<class 'str'>", str(field.annotation)):
-            found.append((place, field))
-    return found
+            fields.append((place, field))
+    return fields
 
 
 def unmarked(kind: type, words: re.Pattern[str], model: type[ApiModel] = JobSpec) -> set[str]:
@@ -121,6 +121,6 @@ def test_new_field_without_marker_is_found() -> None:
         other: str = ""
         """Server such as http://host."""
 
-    found = {"spec.trackerUrl", "spec.proxy[]", "spec.other"}
-    assert unmarked(Server, SERVER_WORDS, Extended) == found
+    expected = {"spec.trackerUrl", "spec.proxy[]", "spec.other"}
+    assert unmarked(Server, SERVER_WORDS, Extended) == expected
     assert unmarked(SecretName, SECRET_WORDS, Extended) == {"spec.keySecret"}
