@@ -14,7 +14,7 @@ from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.parse import parse_job
-from support.builders.operator.jobs import SAMPLES
+from support.builders.operator.jobs import SAMPLES, make_job
 
 ROOT = Path(__file__).parents[3]
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -36,6 +36,8 @@ def validate(example: Any) -> None:
             assert set(policy) <= set(VALUES["jobPolicy"])
         case {"endpoints": endpoints} | [*endpoints]:
             assert [RetrievalEndpoint.model_validate(each) for each in endpoints]
+        case {"env": env, "egress": egress}:
+            make_job({"env": env, "egress": egress})
         case {"caBundle": bundle}:
             CaBundle.model_validate(bundle)
         case {"training": training}:
