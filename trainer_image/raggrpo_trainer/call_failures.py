@@ -19,6 +19,8 @@ class FailureCause(StrEnum):
     BAD_JSON = "BadJson"
     MISSING_FIELD = "MissingField"
     """A field of the response is missing or has the wrong type."""
+    BAD_URL = "BadUrl"
+    """Values of placeholders would select another path of the URL."""
     RAISED = "Raised"
     """User code raised an exception."""
     NOT_A_NUMBER = "NotANumber"

@@ -109,24 +109,23 @@ def changes() -> st.SearchStrategy[dict[str, Any]]:
     )
     managed = {"name": "kb", "managed": {"corpus": "/mnt/runs/corpus.jsonl"}}
     backup = st.builds("".join, st.tuples(st.sampled_from(BUCKETS), st.sampled_from(PATHS[:7])))
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "retrieval": st.fixed_dictionaries(
-                {
-                    "mode": st.just("Prompt"),
-                    "endpoints": st.lists(st.one_of(endpoint, st.just(managed)), max_size=1),
-                }
-            ),
-            "reward.functions": st.lists(functions, min_size=1, max_size=2),
-            "env": st.lists(variable, max_size=2, unique_by=lambda each: each["name"]),
-            "egress": st.lists(URLS, max_size=2),
-            "checkpoint.backup": st.fixed_dictionaries({"url": backup}),
-            "monitoring.wandb": st.just({"project": "p"}),
-            "caBundle": st.fixed_dictionaries({"secret": st.sampled_from(SECRETS)}),
-            "imagePullSecrets": st.lists(st.sampled_from(SECRETS), max_size=2, unique=True),
-        },
-    )
+    fields: dict[str, st.SearchStrategy[Any]] = {
+        "retrieval": st.fixed_dictionaries(
+            {
+                "mode": st.just("Prompt"),
+                "endpoints": st.lists(st.one_of(endpoint, st.just(managed)), max_size=1),
+            }
+        ),
+        "reward.functions": st.lists(functions, min_size=1, max_size=2),
+        "env": st.lists(variable, max_size=2, unique_by=lambda each: each["name"]),
+        "egress": st.lists(URLS, max_size=2),
+        "checkpoint.backup": st.fixed_dictionaries({"url": backup}),
+        "monitoring.wandb": st.just({"project": "p"}),
+        "caBundle": st.fixed_dictionaries({"secret": st.sampled_from(SECRETS)}),
+        "imagePullSecrets": st.lists(st.sampled_from(SECRETS), max_size=2, unique=True),
+    }
+    single = [st.fixed_dictionaries({name: values}) for name, values in fields.items()]
+    return st.one_of(st.fixed_dictionaries({}, optional=fields), *single)
 
 
 def reached_secrets(job: RagGrpoJob) -> set[str]:

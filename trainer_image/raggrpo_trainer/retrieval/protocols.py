@@ -1,6 +1,7 @@
 """Wire formats of the retrieval protocols: requests and responses. Does no I/O."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 from urllib.parse import quote
@@ -32,12 +33,14 @@ from raggrpo_trainer.http.responses import require_object
 from .passage import Passage, Query
 from .response_mapping import map_response
 
+_DOT_SEGMENT = re.compile(r"^[^?#]*/\.{1,2}([/?#]|$)")
+
 
 def request_for(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Request:
     """Return the request for `queries`; RagChat and Http take exactly one query.
 
     `extraBody` adds fields but cannot override the protocol's fields. Raises CallFailed if a
-    placeholder has no value; preflight rejects such jobs.
+    placeholder has no value, which preflight rejects, or would select another path of the URL.
     """
     match endpoint.protocol:
         case EndpointProtocol.SEARCH_R1:
@@ -113,6 +116,11 @@ def _http_request(endpoint: RetrievalEndpoint, queries: Sequence[Query]) -> Requ
     values = _values(endpoint, [query])
     quoted = {name: quote(_as_text(value), safe="") for name, value in values.items()}
     url = fill_template(endpoint.url, quoted)
+    if _DOT_SEGMENT.search(url):
+        raise CallFailed(
+            FailureCause.BAD_URL,
+            "a placeholder in the path has the value . or .., which clients remove",
+        )
     body = None if endpoint.method is HttpMethod.GET else fill_template(endpoint.body, values)
     return Request(body, method=endpoint.method, url=url)
 

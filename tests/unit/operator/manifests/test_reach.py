@@ -28,13 +28,17 @@ from support.kubernetes.job_policy import (
 )
 
 SERVERS = (*HOSTS, *BUCKETS[:3])
+INTERNAL = ("http://kb.team-b.svc:8000", "http://judge:8000", "http://192.0.2.77:3128")
+
+
+def prefixes(servers: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+    prefixes = [f"{each}/{path}" for each in servers for path in ("", "v1/")]
+    return st.lists(st.sampled_from(prefixes), min_size=1, max_size=12).map(tuple)
+
+
 POLICIES = st.builds(
     JobPolicy,
-    st.lists(
-        st.sampled_from([f"{each}/{path}" for each in SERVERS for path in ("", "v1/")]),
-        min_size=1,
-        max_size=12,
-    ).map(tuple),
+    st.one_of(prefixes(SERVERS), prefixes(INTERNAL)),
     st.lists(st.sampled_from(SECRETS), min_size=1, max_size=3).map(tuple),
 )
 SERVER_WORDS = re.compile(r"\b(url|uri|host|address|server|proxy|egress|webhook)\b|\bURLs?\b|://")

@@ -7,11 +7,12 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
-from raggrpo_trainer.call_failures import FailureCause
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, RetryPolicy
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.retrieval.client import RetrievalClient
-from raggrpo_trainer.retrieval.passage import Passage
+from raggrpo_trainer.retrieval.passage import Passage, Query
+from raggrpo_trainer.retrieval.protocols import request_for
 from raggrpo_trainer.sample_failures import RetrievalFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, always, serving
 
@@ -184,6 +185,35 @@ async def test_get_request_sends_query_in_url() -> None:
     assert received.method == "GET"
     assert received.query == {"q": "tea & cake", "k": "3"}
     assert result == (Passage("Tea", "Tea", 1.0),)
+
+
+def make_url(path: str, query: str) -> str:
+    fields = {"name": "kb", "protocol": "Http", "method": "GET", "url": f"http://kb{path}"}
+    endpoint = RetrievalEndpoint.model_validate(fields)
+    return request_for(endpoint, [Query(query)]).url
+
+
+@pytest.mark.parametrize("query", [".", ".."])
+@pytest.mark.parametrize("path", ["/a/{question}", "/{question}/v1", "/a/{question}?k=1"])
+def test_query_cannot_select_another_path(path: str, query: str) -> None:
+    with pytest.raises(CallFailed, match=r"has the value \. or \.\.") as caught:
+        make_url(path, query)
+    assert caught.value.cause is FailureCause.BAD_URL
+
+
+@pytest.mark.parametrize(
+    ("query", "path"),
+    [
+        ("...", "/..."),
+        ("../a", "/..%2Fa"),
+        ("%2e%2e", "/%252e%252e"),
+        ("a..", "/a.."),
+        ("?x", "/%3Fx"),
+    ],
+)
+def test_query_stays_one_segment_of_the_path(query: str, path: str) -> None:
+    assert make_url("/{question}", query) == f"http://kb{path}"
+    assert make_url("?q={question}", "..") == "http://kb?q=.."
 
 
 @pytest.mark.row("D7")
