@@ -33,8 +33,8 @@ def servers_of_variables_are_listed(inputs: RuleInput) -> Iterator[Violation]:
     for index, variable in enumerate(inputs.spec.env):
         address = variable_address(variable)
         if address and inputs.in_pods and address not in admitted:
-            message = f"the NetworkPolicy does not admit the server in {variable.name}"
-            remedy = "add the URL of the server to spec.egress"
+            message = f"no field of the job opens the network to the server in {variable.name}"
+            remedy = "add its URL to spec.egress, unless networkPolicy.egress of the chart opens it"
             yield warning(f"spec.env[{index}].value", Reason.SERVER_NOT_LISTED, message, remedy)
 
 

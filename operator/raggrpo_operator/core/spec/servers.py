@@ -1,6 +1,7 @@
 """Servers that the pods of a job call, as named in its spec."""
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from raggrpo_api.fields.reach import Server
@@ -36,8 +37,17 @@ def server_address(url: str) -> Address | None:
 
 
 def variable_address(variable: EnvVar) -> Address | None:
-    """Return the address of the proxy or server in an environment variable, or None."""
+    """Return the address of the proxy or server outside the pod in a variable, or None."""
     is_proxy = variable.name.lower().endswith("_proxy") and variable.name.lower() != "no_proxy"
-    if "://" in variable.value:
-        return server_address(variable.value)
-    return server_address(f"http://{variable.value}") if is_proxy and variable.value else None
+    url = variable.value
+    if "://" not in url:
+        url = f"http://{url}" if is_proxy and url else ""
+    address = server_address(url)
+    return None if address and _is_in_pod(address[0]) else address
+
+
+def _is_in_pod(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

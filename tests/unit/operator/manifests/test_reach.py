@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
@@ -53,6 +54,7 @@ def admitted_by(policy: JobPolicy) -> set[str]:
     return admitted_peers(all_manifests(make_clustered_job(job, KNOWN_TINY))["networkpolicy"])
 
 
+@pytest.mark.row("E9")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(changes(), POLICIES)
 def test_objects_of_job_reach_only_servers_and_secrets_that_policy_allows(

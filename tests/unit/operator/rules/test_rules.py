@@ -567,6 +567,9 @@ ROWS: tuple[Row, ...] = (
     Row(servers.servers_of_variables_are_listed, Reason.SERVER_NOT_LISTED, "spec.env[0].value",
         {"env": [{"name": "https_proxy", "value": "proxy:3128"}]},
         {"env": [{"name": "no_proxy", "value": "kb"}]}, severity=WARNING),
+    Row(servers.servers_of_variables_are_listed, Reason.SERVER_NOT_LISTED, "spec.env[0].value",
+        {"env": [{"name": "ANY", "value": "http://[2001:db8::7]/"}]},
+        {"env": [{"name": "ANY", "value": "http://[::1]:4317/"}]}, severity=WARNING),
     Row(servers.urls_have_one_path, Reason.INVALID_URL, "spec.checkpoint.backup.url",
         {"checkpoint.backup": {"url": "file:///mnt/runs/../x"}},
         {"checkpoint.backup": {"url": "file:///mnt/runs/..x"}}),
@@ -676,7 +679,7 @@ ROWS: tuple[Row, ...] = (
             "-----BEGIN RSA PRIVATE KEY-----", "https://hooks.slack.com/services/T/B")
     ),
     Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
-        "spec.checkpoint.backup.url",
+        "spec.egress[0]",
         {"egress": ["https://hooks.slack.com/services/T/B/x"]}, {"egress": ["https://s3:9000/"]}),
     Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.checkpoint.backup.url",
