@@ -1,8 +1,8 @@
 """Write docs/reference from the code: `write_reference.py [--check]`.
 
-Pages: job fields, servers and Secrets, commands, conditions with reasons and causes, metrics; also the chart's list of
-the trainer's metrics. With `--check` nothing is written, and the exit code is 1 if a file is out of
-date.
+Pages: job fields, servers and Secrets, commands, conditions with reasons and causes, metrics; also
+the chart's list of the trainer's metrics. With `--check` nothing is written, and the exit code is 1
+if a file is out of date.
 """
 
 import json
