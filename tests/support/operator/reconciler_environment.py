@@ -71,6 +71,8 @@ class ReconcilerEnvironment:
     kube: FakeKube = field(default_factory=FakeKube)
     metrics: Metrics = field(default_factory=Metrics)
     now: datetime = NOW
+    status_seconds: float = 0.0
+    """Interval of writes that change only progress."""
 
     def __post_init__(self) -> None:
         (self.folder / "current").write_text("an installation key for tests only")
@@ -83,7 +85,7 @@ class ReconcilerEnvironment:
         self.key_id, _ = keys.current()
         self.objects = ClusterObjects(jobs={KEY: [self.kube.put(raw)]})
         self.evidence = EvidenceStore(timedelta(seconds=120))
-        self.pace = Pace(5, 0)
+        self.pace = Pace(5, self.status_seconds)
         self.store = JobStore(self.objects)
         settings = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
         children = Children(self.kube, settings, keys)

@@ -1,8 +1,9 @@
 """Deadlines and suspension apply to jobs whose head returns invalid answers."""
 
 import contextlib
+import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,15 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
+from raggrpo_api.trainer.progress import CheckpointRef, EndpointOutage, Progress, Stage
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.client import RAY_CLUSTERS
+from raggrpo_operator.kubernetes_runtime.rounds.status_writer import (
+    EVENT_BURST,
+    EVENT_SECONDS,
+    REPORT_BURST,
+    REPORT_SECONDS,
+)
 from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.operator.reconciler_environment import (
     KEY,
@@ -35,11 +43,19 @@ ANSWERS: dict[str, tuple[int, str]] = {
 }
 
 
-@contextlib.asynccontextmanager
-async def make_head(status: int, text: str) -> AsyncIterator[str]:
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def make_head(status: int, text: str) -> contextlib.AbstractAsyncContextManager[str]:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, text=text)
 
+    return serving(answer)
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Handler) -> AsyncIterator[str]:
+    """Serve a head; yield its URL."""
     app = web.Application()
     app.add_routes([web.route("*", "/{anything:.*}", answer)])
     runner = web.AppRunner(app, access_log=None)
@@ -92,3 +108,48 @@ async def test_rejected_token_is_reported_and_reconcile_continues(
 
     assert environment.condition("Reconciling")["reason"] == "AccessDenied"
     assert environment.condition("Accepted")["status"] == "True"
+
+
+def alternating_progress(call: int) -> Progress:
+    """Return the progress of a head that reports other values at each call."""
+    is_odd, step = bool(call % 2), 1 + call % 2
+    outage = EndpointOutage(name="endpoint kb", cause="Timeout")
+    return Progress(
+        attempt=1,
+        stage=Stage.WAITING_FOR_ENDPOINT if is_odd else Stage.TRAINING,
+        step=step,
+        started_from_step=0,
+        checkpoint=CheckpointRef(step=step, path=f"/mnt/step-{step}"),
+        best_step=step,
+        best_score=str(step),
+        in_place=[str(step)],
+        save_seconds=float(call),
+        waited_seconds=float(call),
+        waiting_for=[outage] if is_odd else [],
+    )
+
+
+async def test_alternating_head_causes_limited_writes_and_events(
+    tmp_path: Path, session: ClientSession
+) -> None:
+    calls, seconds = itertools.count(), 300
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/progress":
+            progress = alternating_progress(next(calls))
+            return web.Response(text=progress.model_dump_json(by_alias=True))
+        return web.Response(text=RUNNING)
+
+    async with serving(answer) as url:
+        status = make_running_status(KNOWN_TINY, make_job())
+        environment = ReconcilerEnvironment(tmp_path, session, status, url, status_seconds=10)
+        environment.kube.put(environment.show_cluster())
+        for _ in range(seconds):
+            await environment.reconciler.round(KEY)
+            environment.now += timedelta(seconds=1)
+
+    assert next(calls) == seconds
+    writes = sum(verb == "apply_status" for verb, _, _ in environment.kube.calls)
+    events = [name for plural, _, name in environment.kube.objects if plural == "events"]
+    assert REPORT_BURST < writes < REPORT_BURST + 2 * seconds / REPORT_SECONDS + 10
+    assert len(events) < 4 * (EVENT_BURST + seconds / EVENT_SECONDS)
