@@ -7,13 +7,14 @@ BIN := .venv/bin
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/uv.txt requirements/dev.txt | sha256sum | cut -c1-16)
 CHECKOV := .cache/checkov/.installed-$(shell sha256sum < requirements/checkov.txt | cut -c1-16)
 SBOM := .cache/sbom/.installed-$(shell sha256sum < requirements/sbom.txt | cut -c1-16)
+BUNDLE := .gpu/.built-$(shell cat requirements/gpu-bundle.txt tests/gpu/bundle/*.py trainer_image/raggrpo_quickstart/*.py | sha256sum | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-bundle gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,8 +133,19 @@ gpu: ## test and measure the policy step on one GPU (needs torch, transformers, 
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) -m pytest -q -p no:cacheprovider -c /dev/null --rootdir . tests/gpu
 	PYTHONPATH=operator:trainer_image:tests $(or $(PYTHON),python3) tests/gpu/policy_step.py
 
-gpu-job: ## run the main job on one GPU, step by step; STEPS=a,b and OUT select (15 minutes)
-	PYTHONPATH=$(PYTHONPATH):operator:trainer_image:tests $(or $(PYTHON),python3) -m gpu.job --out $(or $(OUT),gpu-results) --steps $(or $(STEPS),abcdefg)
+gpu-bundle: $(BUNDLE) ## build .gpu/: vLLM, Ray and TRL for a machine with a GPU and no package index
+
+# The name contains a digest of all that the bundle depends on.
+$(BUNDLE): | $(SETUP)
+	rm -f .gpu/*.tar.xz .gpu/.built-*
+	PYTHONPATH=tests:trainer_image $(BIN)/python -m gpu.bundle.build --uv $(BIN)/uv --out .gpu
+	touch $@
+
+gpu-job: ## run the main job on one GPU, with .gpu/ if it exists; STEPS=a,b and OUT select (15 minutes)
+	if compgen -G ".gpu/*.tar.xz" > /dev/null; then . tests/gpu/bundle/unpack.sh; else \
+	    export PYTHONPATH=operator:trainer_image:tests QUICKSTART_INPUT=/tmp/raggrpo-quickstart; \
+	    python3 -m raggrpo_quickstart --dir "$$QUICKSTART_INPUT"; fi; \
+	  python3 -m gpu.job --out $(or $(OUT),gpu-results) --steps $(or $(STEPS),abcdefg)
 
 models: setup ## check every causal model family; write docs/reference/models.md (minutes)
 	PYTHONPATH=tests $(BIN)/python -m support.engines.model_families --table docs/reference/models.md

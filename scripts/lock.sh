@@ -3,11 +3,12 @@
 set -euo pipefail
 uv=$1
 cd "$(dirname "$0")/.."
+python=3.11
 compile() {
   local target=$1
   shift
-  "$uv" pip compile "$@" --generate-hashes --python-version 3.11 --no-header \
-    --quiet -o "requirements/$target"
+  "$uv" pip compile "$@" --generate-hashes --no-header \
+    --quiet --python-version "$python" -o "requirements/$target"
 }
 everywhere=(--universal --override requirements/overrides.txt)
 as_tested=(--constraint requirements/dev.txt)
@@ -22,3 +23,10 @@ compile trainer-cuda.txt pyproject.toml --extra trainer-cuda --extra quickstart 
 for group in checkov sbom uv; do
   compile "$group.txt" --group "$group" --universal
 done
+# The Python of a machine with a GPU. All packages of the bundle are named, so that it does not
+# replace a package of the machine.
+python=3.12
+gpu=(--python-platform x86_64-manylinux_2_34)
+compile gpu-bundle.txt --group gpu-bundle --no-deps "${gpu[@]}" \
+  --constraint requirements/trainer-cuda.txt
+compile gpu-machine.txt --group gpu-machine "${gpu[@]}" "${as_tested[@]}"
