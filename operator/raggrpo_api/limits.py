@@ -12,3 +12,33 @@ MAX_PROGRESS_BYTES: Final = 64 * 1024
 """Response to GET /progress."""
 MAX_PREFLIGHT_BYTES: Final = 4096
 """`PreflightResult` as JSON; equals the kubelet's limit for a termination message."""
+
+# Files that others wrote
+MAX_TEXT_FILE_BYTES: Final = 1 << 20
+"""Job file, configuration or script."""
+MAX_MODEL_JSON_BYTES: Final = 16 << 20
+"""config.json, generation_config.json, tokenizer_config.json."""
+MAX_INDEX_BYTES: Final = 64 << 20
+"""model.safetensors.index.json, which has one entry per tensor."""
+MAX_TOKENIZER_BYTES: Final = 128 << 20
+"""Any other file of a tokenizer; the largest known ones have 40 MB."""
+MAX_SAFETENSORS_HEADER_BYTES: Final = 100_000_000
+"""Header of a safetensors file; the limit of the format."""
+MAX_ROW_BYTES: Final = 16 << 20
+"""Row of a data file or corpus, as JSON or in memory."""
+MAX_ROW_GROUP_BYTES: Final = 2 << 30
+"""Selected columns of a row group of a parquet file after decompression."""
+MAX_BATCH_BYTES: Final = 256 << 20
+"""Rows of a parquet file that are read at a time."""
+MAX_EXPANSION: Final = 1000
+"""Bytes of rows in memory per byte of their file."""
+MIN_EXPANDED_BYTES: Final = 256 << 20
+"""Bytes of rows in memory that any file may have."""
+MAX_FOLDER_ENTRIES: Final = 10_000
+"""Files and folders in a model folder."""
+MAX_STATE_BYTES: Final = 16 << 20
+"""state.json of a job folder."""
+MAX_RECORD_BYTES: Final = 1 << 20
+"""Line of a training history."""
+MAX_HISTORY_BYTES: Final = 256 << 20
+"""Training history of a job; one attempt writes at most 160 MiB."""

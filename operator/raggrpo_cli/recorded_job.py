@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
+from raggrpo_api.foreign_files import require_own_file
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.start_from import CheckpointSource
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_operator.core.spec.resolve import Resolved, resolve
-from raggrpo_operator.core.spec.violation import Violation
-from raggrpo_operator.core.spec.yaml_text import read_yaml
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.local_runtime.job_folder import JOB, STATE, JobFolder, State
 
-from .job_file import fail, load_job, parse_or_exit
+from .job_file import fail, load_job, parse_or_exit, read_job_file
 
 DirOption = Annotated[
     Path | None, typer.Option("--dir", help="Job folder (default: raggrpo-jobs/NAME).")
@@ -53,11 +52,13 @@ def load_recorded_job(folder: Path) -> RecordedJob:
     """Return the job recorded in a folder, or exit with an error."""
     if not (folder / JOB).exists() or not (folder / STATE).exists():
         fail(f"{folder} is not a job folder: create it with `raggrpo run JOB.yaml --dir {folder}`")
+    try:
+        require_own_file(folder / STATE)
+        require_own_file(folder / JOB)
+    except OSError as error:
+        fail(f"{folder}: its {STATE} or {JOB} cannot be read: {error.strerror}")
     state = load_state(folder)
-    raw = read_yaml((folder / JOB).read_text(encoding="utf-8"))
-    if isinstance(raw, Violation):
-        fail(f"{folder / JOB} {raw.line()}")
-    job = parse_or_exit(raw)
+    job = parse_or_exit(read_job_file(folder / JOB))
     status = state.status
     temp_dir = Path(state.temp_dir) if state.temp_dir else None
     return RecordedJob(folder, job, resolve(job, status.preflight.facts), status, temp_dir)

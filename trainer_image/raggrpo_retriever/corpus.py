@@ -9,6 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.foreign_files import (
+    ExpansionBudget,
+    UnsuitableFile,
+    batch_rows,
+    limited_lines,
+    open_regular,
+    require_own_file,
+)
+from raggrpo_api.limits import MAX_ROW_BYTES
+
 EXAMPLE = '{"id": "7", "contents": "..."}'
 
 
@@ -32,6 +42,7 @@ def load_corpus(path: Path) -> list[Passage]:
     """
     if not path.exists():
         raise CorpusError(f"{path}: no such file; use the absolute path of a corpus file")
+    _require_own_file(path)
     match path.suffix:
         case ".jsonl":
             records = _jsonl_records(path)
@@ -52,8 +63,10 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
 
     Raises CorpusError if the file has another type or length, or contains NaN or infinity.
     """
-    try:
-        vectors = np.load(path, allow_pickle=False)
+    if path.exists():
+        _require_own_file(path)
+    try:  # mapped, because the header of a small file may name any size
+        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise CorpusError(
             f"{path}: cannot be read as .npy ({_line(error)}); write the file with numpy.save()"
@@ -74,7 +87,14 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
         raise CorpusError(
             f"{path}: row {broken[0] + 1} contains NaN or infinity; embed the corpus again"
         )
-    return vectors.astype(np.float32, copy=False)
+    return np.array(vectors, dtype=np.float32)
+
+
+def _require_own_file(path: Path) -> None:
+    try:
+        require_own_file(path)
+    except UnsuitableFile as error:
+        raise CorpusError(f"{path}: {error}; use a regular file") from error
 
 
 Record = tuple[str, object]
@@ -91,8 +111,8 @@ def _jsonl_records(path: Path) -> Iterator[Record]:
 
 
 def _lines(path: Path) -> Iterator[Record]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+    with open_regular(path) as file:
+        for number, line in enumerate(limited_lines(file, MAX_ROW_BYTES), start=1):
             if not line.strip():
                 continue
             try:
@@ -105,6 +125,11 @@ def _lines(path: Path) -> Iterator[Record]:
             except UnicodeDecodeError as error:
                 raise CorpusError(
                     f"{path}, line {number}: not valid UTF-8; save the file in UTF-8"
+                ) from error
+            except (ValueError, RecursionError) as error:
+                raise CorpusError(
+                    f"{path}, line {number}: cannot be read as JSON ({_line(error)}); write one "
+                    f"object per line, such as {EXAMPLE}"
                 ) from error
 
 
@@ -121,11 +146,21 @@ def _rows(path: Path) -> Iterator[Record]:
     with pq.ParquetFile(path) as file:
         known = ("id", "contents", "text", "title")
         columns = [name for name in known if name in file.schema_arrow.names]
+        budget = ExpansionBudget(path.stat().st_size)
         row = 0
-        for batch in file.iter_batches(columns=columns):
+        for batch in _batches(file, columns):
             for record in batch.to_pylist():
                 row += 1
+                budget.spend(record)
                 yield f"row {row}", record
+
+
+def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        stored = [group.column(each) for each in range(group.num_columns)]
+        size = sum(c.total_uncompressed_size for c in stored if c.path_in_schema in columns)
+        yield from file.iter_batches(batch_rows(size), row_groups=[number], columns=columns)
 
 
 def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from raggrpo_api.model_folder import UnsafeModel, require_safe_model
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
@@ -121,6 +122,10 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Te
 def _load(path: Path) -> tuple[Any, Any]:
     # Never run code from the folder, never download.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        require_safe_model(path)
+    except UnsafeModel as error:
+        raise CorpusError(str(error)) from error
     try:
         config = AutoConfig.from_pretrained(path, **local)
         if config.is_encoder_decoder:

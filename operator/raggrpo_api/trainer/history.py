@@ -4,14 +4,46 @@ Each attempt writes its own file. A line is a step (`step` and numbers) or an ev
 its fields), with `time`, `epoch` and `attempt`. Imports only the standard library.
 """
 
-import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-Record = dict[str, Any]
+from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
+from raggrpo_api.limits import MAX_HISTORY_BYTES, MAX_RECORD_BYTES
 
-_NAME = re.compile(r"metrics\.e(\d+)\.jsonl")
+from .history_values import Record as Record
+from .history_values import parse_record, usable_values
+
+MAX_SHOWN_NAMES = 3
+_NAME = re.compile(r"metrics\.e([0-9]{1,15})\.jsonl")
+
+
+@dataclass(slots=True)
+class History:
+    """The records of all attempts, as far as they are usable."""
+
+    steps: list[Record] = field(default_factory=list)
+    """One record per step, in order; for a repeated step, the record of the newest epoch."""
+    events: list[Record] = field(default_factory=list)
+    """Events such as starts, resumes, checkpoints and ends, in the order of epochs."""
+    invalid: int = 0
+    """Number of lines that are left out, wholly or in part, and of unreadable files."""
+    first_problem: str = ""
+    """File, line and problem of the first of them."""
+
+    @property
+    def problem(self) -> str:
+        """What the history lacks, as one sentence; "" if nothing."""
+        if not self.invalid:
+            return ""
+        lines = "1 line or file" if self.invalid == 1 else f"{self.invalid:,} lines or files"
+        return f"{lines} of the history cannot be used: {self.first_problem}"
+
+    def add_problem(self, problem: str) -> None:
+        """Count a line or file that cannot be used."""
+        self.invalid += 1
+        self.first_problem = self.first_problem or problem
 
 
 def history_file(log_dir: Path, epoch: int) -> Path:
@@ -20,32 +52,61 @@ def history_file(log_dir: Path, epoch: int) -> Path:
 
 
 def read_history(log_dir: Path) -> list[Record]:
-    """Return one record per step, in order; for a repeated step, the record of the newest epoch."""
-    return read_records(log_dir)[0]
-
-
-def read_records(log_dir: Path) -> tuple[list[Record], list[Record]]:
-    """Return the results of `read_history` and `read_events`, but read the files only once."""
-    records = _records(log_dir)
-    steps = {r["step"]: r for r in records if "event" not in r}
-    return [steps[step] for step in sorted(steps)], [r for r in records if "event" in r]
+    """Return `History.steps`."""
+    return read_records(log_dir).steps
 
 
 def read_events(log_dir: Path) -> list[Record]:
-    """Return the events of all attempts, such as starts, resumes, checkpoints and ends."""
-    return [r for r in _records(log_dir) if "event" in r]
+    """Return `History.events`."""
+    return read_records(log_dir).events
 
 
-def _records(log_dir: Path) -> list[Record]:
-    files = [(int(m[1]), path) for path in log_dir.glob("*") if (m := _NAME.fullmatch(path.name))]
-    lines = [line for _, path in sorted(files) for line in path.read_bytes().split(b"\n")]
-    return [record for line in lines if (record := _parsed(line)) is not None]
+def read_records(log_dir: Path) -> History:
+    """Return the history in a log folder; what cannot be used is counted, not raised."""
+    history = History()
+    steps: dict[int, Record] = {}
+    remaining = MAX_HISTORY_BYTES
+    for epoch, path in sorted(_files(log_dir)):
+        for number, line in enumerate(_lines(path, history), 1):
+            remaining -= len(line)
+            if remaining < 0:
+                history.add_problem(f"it has more than {MAX_HISTORY_BYTES:,} bytes")
+                break
+            record = _record(line, epoch, f"{path.name}, line {number}", history)
+            if "event" in record:
+                history.events.append(record)
+            elif record:
+                steps[record["step"]] = record
+    history.steps = [steps[step] for step in sorted(steps)]
+    return history
 
 
-def _parsed(line: bytes) -> Record | None:
-    """Return the record of a line, or None for a truncated line of a killed writer."""
+def _files(log_dir: Path) -> list[tuple[int, Path]]:
+    return [(int(m[1]), path) for path in log_dir.glob("*") if (m := _NAME.fullmatch(path.name))]
+
+
+def _lines(path: Path, history: History) -> Iterator[bytes]:
     try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+        require_own_file(path)
+        with open_regular(path) as file:
+            yield from limited_lines(file, MAX_RECORD_BYTES)
+    except OSError as error:
+        history.add_problem(f"{path.name}: {error.strerror}")
+
+
+def _record(line: bytes, epoch: int, place: str, history: History) -> Record:
+    """Return the usable values of a line, or {}; count the line if some values are not usable.
+
+    A line without end is that of a killed writer and is not counted.
+    """
+    try:
+        record = parse_record(line)
+    except ValueError as error:
+        if line.endswith(b"\n"):
+            history.add_problem(f"{place}: {error}")
+        return {}
+    usable, wrong = usable_values({"epoch": epoch, "attempt": 0, **record})
+    if wrong:
+        names = ", ".join(repr(name)[:40] for name in wrong[:MAX_SHOWN_NAMES])
+        history.add_problem(f"{place}: unusable values of {names}")
+    return usable

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.trainer.history import read_events, read_history
+from raggrpo_api.trainer.history import read_records
 from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
 from raggrpo_operator.core.text.comparison import Run
@@ -24,11 +24,13 @@ def compare(
 
 
 def _run(recorded: RecordedJob) -> Run:
+    history = read_records(recorded.log_dir)
     return Run(
         name=str(recorded.folder),
         job=recorded.job.metadata.name,
         resolved=recorded.resolved,
         status=recorded.status,
-        history=read_history(recorded.log_dir),
-        events=read_events(recorded.log_dir),
+        history=history.steps,
+        events=history.events,
+        problem=history.problem,
     )

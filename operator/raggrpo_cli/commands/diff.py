@@ -1,11 +1,12 @@
 """`raggrpo diff A[@N] [B[@M]]`: show the differences between two attempts' configurations."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from raggrpo_api.foreign_files import read_json
+from raggrpo_api.limits import MAX_CONFIG_BYTES
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import fail
@@ -32,7 +33,9 @@ def diff(
 def _config(recorded: RecordedJob, number: int) -> AttemptConfig:
     path = recorded.log_dir / ATTEMPTS_DIR / str(number) / CONFIG_FILE
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path, MAX_CONFIG_BYTES)
     except (OSError, ValueError) as error:
         fail(f"the configuration of attempt {number} cannot be read: {path}: {error}")
+    if not isinstance(config, dict):
+        fail(f"{path} is not the configuration of an attempt")
     return AttemptConfig(config, recorded.resolved)

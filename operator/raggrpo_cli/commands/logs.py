@@ -1,11 +1,14 @@
 """`raggrpo logs`: print the driver log of an attempt."""
 
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
+from raggrpo_api.foreign_files import open_regular
 from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, load_recorded_job, resolve_folder
@@ -13,6 +16,9 @@ from raggrpo_cli.terminal import ALL_LINES, Follow, Tail, last_lines, log_printe
 from raggrpo_operator.local_runtime.job_folder import JobFolder
 
 POLL_SECONDS = 0.5
+CHUNK_BYTES = 1 << 20
+MAX_TAIL_BYTES = 64 << 20
+"""Maximum size of the last lines of a log."""
 
 
 def logs(
@@ -34,12 +40,29 @@ def logs(
         existing = ", ".join(map(str, sorted(files)))
         fail(f"attempt {number} has no log; attempts with logs: {existing}")
     printer = log_printer()
-    with files[number].open("rb") as log:
-        printer(last_lines(log.read(), tail))
+    try:
+        log = open_regular(files[number])
+    except OSError as error:
+        fail(f"{files[number]} cannot be read: {error.strerror}")
+    with log:
+        printer(_start(log, tail))
         while follow and _is_running(recorded.folder, number):
             time.sleep(POLL_SECONDS)
-            printer(log.read())
-        printer(log.read())
+            _copy(log, printer)
+        _copy(log, printer)
+
+
+def _start(log: BinaryIO, tail: int) -> bytes:
+    """Return the last lines of a log; the rest follows."""
+    if tail == ALL_LINES:
+        return b""
+    log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_TAIL_BYTES))
+    return last_lines(log.read(), tail)
+
+
+def _copy(log: BinaryIO, printer: Callable[[bytes], None]) -> None:
+    while chunk := log.read(CHUNK_BYTES):
+        printer(chunk)
 
 
 def _is_running(folder: Path, number: int) -> bool:
@@ -52,7 +75,7 @@ def _is_running(folder: Path, number: int) -> bool:
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
     """Return log files by attempt number; a live log replaces its copy, which may be incomplete."""
     copies = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
-    files = {int(path.parent.name): path for path in copies}
+    files = {int(path.parent.name): path for path in copies if path.parent.name.isdecimal()}
     number = recorded.status.attempt
     if recorded.temp_dir is not None:
         from raggrpo_operator.local_runtime.driver import driver_log

@@ -1,6 +1,5 @@
 """`kubectl raggrpo report|compare`: read the history of jobs from their volumes."""
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.history import history_file, read_records
+from raggrpo_api.trainer.history_values import parse_record
 from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
@@ -45,7 +45,9 @@ def report(
 
     run = run_in_cluster(kubeconfig, context, read)
     history, events = ([dict(each) for each in records] for records in (run.history, run.events))
-    page = render_report(name, run.status, history, events, run.resolved)
+    page = render_report(
+        name, run.status, history, events, run.resolved, history_problem=run.problem
+    )
     path = dir / REPORT
     write_atomically(path, page)
     show(path.resolve())
@@ -82,16 +84,21 @@ async def _run(client: UserClient, job: RagGrpoJob, image: str) -> Run:
     name = job.metadata.name
     with tempfile.TemporaryDirectory(prefix="raggrpo-history-") as folder:
         write_history(b"".join(chunks), Path(folder))
-        history, events = read_records(Path(folder))
-    return Run(name, name, resolved, job.status, history, events)
+        history = read_records(Path(folder))
+    return Run(name, name, resolved, job.status, history.steps, history.events, history.problem)
 
 
 def write_history(content: bytes, folder: Path) -> None:
     """Write records of several attempts to one file per epoch, as the trainer does."""
     for line in content.splitlines(keepends=True):
-        try:
-            epoch = int(json.loads(line)["epoch"])
-        except (ValueError, KeyError, TypeError):  # the writer was killed within the line
-            continue
-        with history_file(folder, epoch).open("ab") as file:
+        with history_file(folder, _epoch(line)).open("ab") as file:
             file.write(line)
+
+
+def _epoch(line: bytes) -> int:
+    """Return the epoch of a record; 0 for lines without, which the reader counts as unusable."""
+    try:
+        epoch = parse_record(line).get("epoch")
+    except ValueError:
+        return 0
+    return epoch if type(epoch) is int and epoch >= 0 else 0

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
+from raggrpo_api.foreign_files import UnsuitableFile, open_regular, read_json
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.status.job_status import JobStatus, status_from_json, status_to_json
+from raggrpo_api.limits import MAX_STATE_BYTES
+from raggrpo_api.status.job_status import JobStatus, status_to_json
 from raggrpo_operator.errors import PermanentError, TransientError
 
 from .private_files import private_folder, private_opener, require_own
@@ -46,6 +48,9 @@ class State:
     endpoints: list[str] = field(default_factory=list)
     """`--endpoint` options of the last run, each as NAME=URL."""
     status: JobStatus = field(default_factory=JobStatus)
+
+
+_STATE = TypeAdapter(State)
 
 
 class JobFolder:
@@ -88,15 +93,12 @@ class JobFolder:
     def is_in_use(self) -> bool:
         """Return whether a process has locked the folder."""
         try:
-            lock = os.open(self.path / LOCK, os.O_RDONLY)
-        except FileNotFoundError:
+            with open_regular(self.path / LOCK) as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (FileNotFoundError, UnsuitableFile):
             return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(lock)
         return False
 
     def load(self) -> State:
@@ -105,9 +107,13 @@ class JobFolder:
         if not path.exists():
             return State(uid=uuid.uuid4().hex)
         try:
-            raw = json.loads(path.read_text())
-            return State(**raw | {"status": status_from_json(raw["status"])})
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raw = read_json(path, MAX_STATE_BYTES)
+            if "status" not in raw:
+                raise ValueError("it has no status")
+            return _STATE.validate_python(raw)
+        except OSError as error:
+            raise PermanentError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
             raise PermanentError(
                 f"{path} is damaged ({type(error).__name__}): remove it to start a new job, which "
                 "resumes from the existing checkpoints",

@@ -20,6 +20,8 @@ from .report_charts import charts
 from .report_header import header
 
 STYLE = Path(__file__).with_name("report.css")
+MAX_STAGES, MAX_STARTS = 32, 100
+"""Columns and rows of the table of startups."""
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
 """Causes of attempts that ended without a failure."""
 
@@ -37,8 +39,15 @@ def write_report(
     The job may still be running, and the history may be empty. The report shows the configuration
     if `resolved` is not None.
     """
-    history, events = read_records(log_dir)
-    page = render_report(name or job_dir.name, status, history, events, resolved)
+    history = read_records(log_dir)
+    page = render_report(
+        name or job_dir.name,
+        status,
+        history.steps,
+        history.events,
+        resolved,
+        history_problem=history.problem,
+    )
     path = job_dir / REPORT
     write_atomically(path, page)
     return path
@@ -50,11 +59,14 @@ def render_report(
     history: Sequence[Record],
     events: Sequence[Record],
     resolved: Resolved | None = None,
+    *,
+    history_problem: str = "",
 ) -> str:
-    """Return the report as an HTML page."""
+    """Return the report as an HTML page. `history_problem` is what the history lacks, or ""."""
     results = figures(history, events)
     sections = [
         header(name, status, results),
+        f'<p class="soft">{escape(history_problem)}</p>' if history_problem else "",
         _validations(results),
         charts(history, events),
         _retrieval(results),
@@ -145,10 +157,11 @@ def _attempts(status: JobStatus, results: Figures) -> str:
     ]
     text = _timeline(status.attempts) + table("", titles, rows)
     stages = list(dict.fromkeys(s for spent in results.start_up_seconds.values() for s in spent))
+    stages = stages[:MAX_STAGES]
     if stages:
         spent = [
             [attempt, *(seconds.get(stage) for stage in stages)]
-            for attempt, seconds in sorted(results.start_up_seconds.items())
+            for attempt, seconds in sorted(results.start_up_seconds.items())[-MAX_STARTS:]
         ]
         text += table("Startup (s)", ["Attempt", *stages], spent)
     return f"<h2>Attempts</h2>{text}"

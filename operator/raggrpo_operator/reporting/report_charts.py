@@ -149,7 +149,9 @@ def _has_values(series: Series) -> bool:
 
 def _stages(history: Sequence[Record], events: Sequence[Record], marks: Sequence[int]) -> str:
     seconds_by_step = checkpoint_seconds(events)
-    rows = [{**r["seconds"], "checkpoint": seconds_by_step.get(r["step"], 0.0)} for r in history]
+    rows = [
+        {**r.get("seconds", {}), "checkpoint": seconds_by_step.get(r["step"], 0.0)} for r in history
+    ]
     layers = [
         Series(stage, [row.get(stage, 0.0) for row in rows], f"s{color}")
         for color, stage in enumerate(STAGES, 1)

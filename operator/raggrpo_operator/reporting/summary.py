@@ -17,7 +17,8 @@ from raggrpo_operator.local_runtime.job_folder import SUMMARY, write_atomically
 
 def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
     """Return phase, outcome, attempts, rewards, held-out exact match and seconds by stage."""
-    history, events = read_records(log_dir)
+    records = read_records(log_dir)
+    history, events = records.steps, records.events
     validations = {e["when"]: e for e in events if e["event"] == "validation"}
     rewards = [r["reward_mean"] for r in history if r.get("reward_mean") is not None]
     return {
@@ -35,6 +36,7 @@ def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "exactMatchAfter": _validation_value(validations, "after", "exact_match"),
         "exactMatchControl": _validation_value(validations, "after", "control_exact_match"),
         "secondsPerStep": status.progress.seconds_per_step,
+        "historyProblem": records.problem,
         "secondsByStage": _seconds_by_stage(history, events),
     }
 

@@ -66,15 +66,20 @@ def test_server_writes_port_file_and_exits_on_sigterm(tmp_path: Path) -> None:
     assert code == -signal.SIGTERM
 
 
+def write_slow_corpus(corpus: Path) -> None:
+    """Write a corpus that takes longer to load than a request takes."""
+    rows = (f'{{"id": "{number}", "contents": "text {number}"}}\n' for number in range(100_000))
+    corpus.write_text("".join(rows))
+
+
 @pytest.mark.row("B21")
 def test_health_returns_503_until_corpus_is_loaded(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     port_file = tmp_path / "port"
-    os.mkfifo(corpus)  # reads block until the FIFO is written
+    write_slow_corpus(corpus)
     with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)):
         port = port_of(port_file)
         early = httpx.get(f"http://127.0.0.1:{port}/healthz")
-        corpus.write_text('{"id": "1", "contents": "late"}\n')
         wait_for(lambda: is_healthy(port))
 
     assert (early.status_code, early.json()) == (503, {"error": f"loading {corpus}"})
@@ -83,7 +88,7 @@ def test_health_returns_503_until_corpus_is_loaded(tmp_path: Path) -> None:
 def test_sigterm_is_handled_during_corpus_load(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     port_file = tmp_path / "port"
-    os.mkfifo(corpus)
+    write_slow_corpus(corpus)
     with make_retriever("--corpus", str(corpus), "--port-file", str(port_file)) as process:
         assert not is_healthy(port_of(port_file))
         process.send_signal(signal.SIGTERM)

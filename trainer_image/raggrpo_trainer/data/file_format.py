@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from raggrpo_api.foreign_files import open_regular
+
 LFS_POINTER = "is a Git LFS pointer, not the file"
 LFS_REMEDY = "run `git lfs pull`"
 _LFS_HEADER = b"version https://git-lfs.github.com/spec/"
@@ -17,7 +19,7 @@ _NON_ASCII_RUN = re.compile(rb"[\x80-\xff]{2,}")
 
 def is_lfs_pointer(path: Path) -> bool:
     """Return whether a file is a Git LFS pointer. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_LFS_HEADER)) == _LFS_HEADER
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.foreign_files import require_own_file
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.placeholders import column_placeholders, needs_context
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
@@ -102,6 +103,7 @@ def stage_files(files: Sequence[str], folder: Path) -> list[str]:
         source = Path(file)
         target = folder / f"{number}-{source.name}"
         try:
+            require_own_file(source)
             _copy(source, target)
         except OSError as error:
             raise data_error(

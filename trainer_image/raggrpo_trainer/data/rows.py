@@ -5,11 +5,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.foreign_files import (
+    MAX_BATCH_ROWS,
+    ExpansionBudget,
+    UnsuitableFile,
+    batch_rows,
+    limited_lines,
+    open_regular,
+    require_own_file,
+)
+from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -47,8 +57,12 @@ def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     """
     if not path.exists():
         raise data_error(str(path), "no such file", "mount its volume, or correct the path")
-    if not path.is_file():
+    if path.is_dir():
         raise data_error(str(path), "is a folder", "list its files in data.trainFiles")
+    try:
+        require_own_file(path)
+    except UnsuitableFile as error:
+        raise _unsuitable_error(path, error) from error
     if is_lfs_pointer(path):
         raise data_error(str(path), LFS_POINTER, LFS_REMEDY)
     match path.suffix:
@@ -68,16 +82,41 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
             present = [name for name in names if paths is None or name in candidates]
             _reject_duplicates(path, present)
             _reject_media(path, file)
-            for batch in file.iter_batches(columns=present):
+            budget = ExpansionBudget(path.stat().st_size)
+            for batch in _batches(file, present):
                 for values in _dicts(batch, f"{path}, after row {number}"):
                     number += 1
+                    budget.spend(values)
                     yield Row(f"{path}, row {number}", values, names)
+    except UnsuitableFile as error:
+        raise _unsuitable_error(path, error) from error
     except (OSError, pa.ArrowException) as error:
         problem = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise data_error(str(path), problem, "write the file again") from error
     except UnicodeDecodeError as error:
         place = f"{path}, after row {number}"
         raise _not_utf8_error(place, likely_encoding(error.object)) from error
+
+
+def _batches(
+    file: pq.ParquetFile, columns: Sequence[str], most: int = MAX_BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some columns, at most `most` at a time. Raises UnsuitableFile."""
+    for number in range(file.num_row_groups):
+        rows = batch_rows(_group_bytes(file.metadata.row_group(number), columns))
+        size = min(most, rows)
+        yield from file.iter_batches(size, row_groups=[number], columns=list(columns))
+
+
+def _group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """Return the uncompressed size of some columns, including nested ones."""
+    stored = [group.column(number) for number in range(group.num_columns)]
+    prefixes = tuple(f"{name}." for name in columns)
+    return sum(
+        each.total_uncompressed_size
+        for each in stored
+        if f"{each.path_in_schema}.".startswith(prefixes)
+    )
 
 
 def _dicts(batch: pa.RecordBatch, place: str) -> list[dict[str, Any]]:
@@ -102,7 +141,7 @@ def _reject_media(path: Path, file: pq.ParquetFile) -> None:
         return
     _reject_duplicates(path, columns)
     number = 0
-    for batch in file.iter_batches(columns=columns, batch_size=_MEDIA_BATCH):
+    for batch in _batches(file, columns, _MEDIA_BATCH):
         for values in batch.to_pylist(maps_as_pydicts="lossy"):
             number += 1
             if name := first_media(values):
@@ -110,9 +149,9 @@ def _reject_media(path: Path, file: pq.ParquetFile) -> None:
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    with path.open("rb") as lines:
+    with open_regular(path) as file:
         number = num_rows = 0
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(_lines(path, file), 1):
             if not line.strip():
                 continue
             values = _json_object(path, number, line, is_first=num_rows == 0)
@@ -121,6 +160,13 @@ def _json_rows(path: Path) -> Iterator[Row]:
             if name := first_media(values):
                 raise _media_error(place, name)
             yield Row(place, values, values)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    try:
+        yield from limited_lines(file, MAX_ROW_BYTES)
+    except UnsuitableFile as error:
+        raise data_error(str(path), str(error), "write one object per line") from error
 
 
 def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dict[str, Any]:
@@ -162,6 +208,10 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         [(name, _), *_] = Counter(name for name, _ in pairs).most_common(1)
         raise _DuplicateKey(f"duplicate column: key {name!r} occurs twice")
     return values
+
+
+def _unsuitable_error(path: Path, error: UnsuitableFile) -> TrainerError:
+    return data_error(str(path), str(error), "list only files with rows in data.trainFiles")
 
 
 def _not_utf8_error(place: str, encoding: str) -> TrainerError:

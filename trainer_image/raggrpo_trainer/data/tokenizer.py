@@ -1,10 +1,11 @@
 """The model's tokenizer: load it, tokenize prompts, and decode completions as text for rewards."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
+
+from raggrpo_api.model_folder import UnsafeModel, read_model_json, require_safe_model
 
 from .conversation import ChatTokenizer
 
@@ -35,8 +36,10 @@ def load_tokenizer(path: str) -> Tokenizer:
     AutoTokenizer silently replaces a generic tokenizer by the class of the model's type, which may
     split text differently from `tokenizer.json`.
     """
-    config = Path(path) / "tokenizer_config.json"
-    name = json.loads(config.read_text()).get("tokenizer_class") if config.is_file() else None
+    folder = Path(path)
+    require_safe_model(folder)
+    config = folder / "tokenizer_config.json"
+    name = read_model_json(config).get("tokenizer_class") if config.is_file() else None
     tokenizer: Tokenizer
     if name in GENERIC_TOKENIZERS:
         from transformers import PreTrainedTokenizerFast
@@ -45,7 +48,7 @@ def load_tokenizer(path: str) -> Tokenizer:
     else:
         from transformers import AutoTokenizer  # imports torch, which takes seconds
 
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     return tokenizer
 
 
@@ -105,16 +108,15 @@ def completion_text(ids: Sequence[int], tokenizer: Tokenizer, end_ids: frozenset
 def _end_tokens_of_folder(model: Path) -> Iterator[int]:
     for name in ("generation_config.json", "config.json"):
         if (model / name).is_file():
-            value = _read_object(model / name).get("eos_token_id")
+            value = _end_tokens(model / name)
             yield from (
                 each for each in (value if isinstance(value, list) else [value]) if each is not None
             )
             return
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _end_tokens(path: Path) -> Any:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return read_model_json(path).get("eos_token_id")
+    except UnsafeModel:
+        return None

@@ -44,8 +44,11 @@ async def resume(
     state is at a later step that was neither reported nor saved, this function reports that step.
     """
     newest = store.newest
-    history, events = await asyncio.to_thread(_read_records, config)
-    store.skipped += removed_checkpoint(store, events)
+    records = await asyncio.to_thread(read_records, Path(config.monitoring.log_dir))
+    if records.problem:
+        log.warning("%s", records.problem)
+    history = records.steps
+    store.skipped += removed_checkpoint(store, records.events)
     for skipped in store.skipped:
         log.warning("skipping checkpoint %s: %s", skipped.path, skipped.reason)
     saved_step = newest.meta.step if newest is not None else 0
@@ -119,15 +122,6 @@ def removed_checkpoint(store: CheckpointStore, events: Sequence[Record]) -> list
     is_known = folder.exists() or str(folder) in {each.path for each in store.skipped}
     reason = "the folder no longer exists"
     return [] if is_known else [SkippedCheckpoint(path=str(folder), reason=reason)]
-
-
-def _read_records(config: TrainerConfig) -> tuple[list[Record], list[Record]]:
-    """Return the steps and events of earlier attempts; an unreadable history has none."""
-    try:
-        return read_records(Path(config.monitoring.log_dir))
-    except OSError as error:
-        log.warning("the history of earlier attempts cannot be read: %s", error)
-        return [], []
 
 
 def _streaks_until(step: int, history: Sequence[Record]) -> list[Streak]:

@@ -87,7 +87,7 @@ class EngineOptions:
     def _kv_cache_bytes(self) -> int:
         from transformers import AutoConfig  # slow import, which an engine's process needs anyway
 
-        model = AutoConfig.from_pretrained(self.model_path)
+        model = AutoConfig.from_pretrained(self.model_path, trust_remote_code=False)
         num_heads = model.num_attention_heads
         head_dim = getattr(model, "head_dim", None) or model.hidden_size // num_heads
         num_kv_heads = getattr(model, "num_key_value_heads", None) or num_heads

@@ -164,6 +164,8 @@ def _register_model(folder: str) -> None:
     from transformers import AutoConfig
     from vllm import ModelRegistry
 
-    for architecture in AutoConfig.from_pretrained(folder).architectures or ():
+    for architecture in (
+        AutoConfig.from_pretrained(folder, trust_remote_code=False).architectures or ()
+    ):
         if model := ModelRegistry.models.get(architecture):
             ModelRegistry.register_model(architecture, model.load_model_cls())

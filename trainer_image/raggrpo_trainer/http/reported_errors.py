@@ -59,6 +59,8 @@ SUCCESS: Final = re.compile(
 )
 """Pattern of messages and codes that state a success."""
 MAX_ERROR_DEPTH: Final = 3
+MAX_ERROR_CHARACTERS: Final = 4096
+"""Number of characters of a text that are searched for an error; longer texts are content."""
 
 
 def reported_failure(value: Any) -> CallFailed | None:
@@ -172,7 +174,7 @@ def _is_failure_status(value: Any) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return [each.casefold() for each in WORD.findall(text)]
+    return [each.casefold() for each in WORD.findall(text[:MAX_ERROR_CHARACTERS])]
 
 
 def _states_no_error(value: Any) -> bool:
@@ -207,11 +209,11 @@ def _is_yes(value: Any) -> bool:
 
 
 def _is_success(text: str) -> bool:
-    return SUCCESS.search(text) is not None
+    return SUCCESS.search(text[:MAX_ERROR_CHARACTERS]) is not None
 
 
 def _word(value: Any) -> str:
-    return value.strip(" .!").casefold() if isinstance(value, str) else ""
+    return value[:MAX_ERROR_CHARACTERS].strip(" .!").casefold() if isinstance(value, str) else ""
 
 
 def _partial_results(fields: Mapping[str, Any]) -> str:
@@ -235,7 +237,7 @@ def _text(body: Any) -> str:
 def _message(body: Any, depth: int) -> str:
     """Return the text of an error, or of its first message field, at most `depth` levels down."""
     if isinstance(body, str):
-        return body
+        return body[:MAX_ERROR_CHARACTERS]
     if isinstance(body, list) and body and depth:
         return _message(body[0], depth - 1)
     if isinstance(body, dict) and depth:

@@ -184,7 +184,7 @@ def _short(error: Exception) -> str:
 def main(path: str, write: Callable[[str], object] = sys.stdout.write) -> None:
     """Check the model in a folder and write the result as one line of JSON."""
     torch.set_num_threads(1)
-    result = check_family(AutoConfig.from_pretrained(path))
+    result = check_family(AutoConfig.from_pretrained(path, trust_remote_code=False))
     layouts = {
         layout: {**asdict(each), "is_exact": each.is_exact}
         for layout, each in (result.layouts or {}).items()

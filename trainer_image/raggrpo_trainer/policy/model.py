@@ -4,6 +4,7 @@ Collective: all ranks build and call the model together.
 """
 
 import inspect
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from raggrpo_api.model_folder import UnsafeModel, require_safe_model
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -136,11 +138,20 @@ def _sum_gradients(model: nn.Module) -> None:
 def load_model(path: str, attention: str | None) -> PreTrainedModel:
     """Return a folder's model in fp32.
 
-    Raises TrainerError PREFLIGHT_FAILED if tensors are missing or have values that are not finite.
-    Transformers would initialize missing tensors randomly, which the self-check could not detect.
+    Raises TrainerError PREFLIGHT_FAILED if the folder is unsafe, or if tensors are missing or
+    have values that are not finite. Transformers would initialize missing tensors randomly, which
+    the self-check could not detect.
     """
+    try:
+        require_safe_model(Path(path))
+    except UnsafeModel as error:
+        raise TrainerError(ExitCode.PREFLIGHT_FAILED, str(error)) from error
     model, loaded = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
+        path,
+        dtype=torch.float32,
+        attn_implementation=attention,
+        output_loading_info=True,
+        trust_remote_code=False,
     )
     causal_lm: PreTrainedModel = model
     if missing := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):

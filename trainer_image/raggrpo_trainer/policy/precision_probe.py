@@ -42,7 +42,7 @@ def measure_precision(model_path: str) -> MeasuredPrecision:
 
 def faster_precision(model_path: str) -> Precision:
     """Return the faster precision, measured in this process; BF16 may kill the process."""
-    config = AutoConfig.from_pretrained(model_path)
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     config.num_hidden_layers = 1
     config.vocab_size, config.pad_token_id = 2, None
     model = AutoModel.from_config(config, attn_implementation="sdpa", dtype=torch.float32)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
+from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -115,10 +117,12 @@ def _needed_columns(config: TrainerConfig) -> dict[str, str]:
 def _columns(path: Path) -> dict[str, object]:
     """Return the columns of a file, nested columns as mappings; {} if the file is unreadable."""
     try:
+        require_own_file(path)
         if path.suffix == ".parquet":
             return {field.name: _nested(field.type) for field in pq.read_schema(path)}
-        with path.open("rb") as lines:
-            rows = [json.loads(line) for line in islice(lines, FIRST_ROWS) if line.strip()]
+        with open_regular(path) as file:
+            lines = islice(limited_lines(file, MAX_ROW_BYTES), FIRST_ROWS)
+            rows = [json.loads(line) for line in lines if line.strip()]
         columns: dict[str, object] = {}
         for row in rows:
             _merge(columns, row)

@@ -3,7 +3,6 @@
 Must not read tensors or embed text; the retriever does both, before a GPU is allocated.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.foreign_files import open_regular, require_own_file
+from raggrpo_api.foreign_files import read_json as read_any_json
+from raggrpo_api.limits import MAX_MODEL_JSON_BYTES
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
@@ -83,15 +85,16 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
 
 def count_passages(corpus: Path) -> int:
     """Return the number of lines or rows of a corpus; 0 if missing, as check Paths reports."""
-    if not corpus.is_file():
+    if not corpus.exists():
         return 0
     try:
+        require_own_file(corpus)
         if is_lfs_pointer(corpus):
             raise Unreadable(f"{corpus} {LFS_POINTER}; {LFS_REMEDY}")
         if corpus.suffix == ".parquet":
             with pq.ParquetFile(corpus) as file:
                 return int(file.metadata.num_rows)
-        with corpus.open("rb") as file:
+        with open_regular(corpus) as file:
             lines = 0
             last = b"\n"
             while block := file.read(_BLOCK):
@@ -151,7 +154,8 @@ def _other_modules(file: Path) -> str:
     if not file.is_file():
         return ""
     try:
-        kinds = [str(module["type"]).rpartition(".")[2] for module in json.loads(file.read_bytes())]
+        modules = read_any_json(file, MAX_MODEL_JSON_BYTES)
+        kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unreadable(f"{file} is not in sentence-transformers format: {error}") from error
     return ", ".join(sorted(set(kinds) - KNOWN_MODULES))
@@ -169,9 +173,10 @@ def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
 
 
 def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
-    if not file.is_file():  # not specified, or missing, which check Paths reports
+    if not file.name or not file.exists():  # not specified, or missing, which check Paths reports
         return
     try:
+        require_own_file(file)
         if is_lfs_pointer(file):
             yield f"{place}.vectors: {file} {LFS_POINTER}; {LFS_REMEDY}"
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, ModelFamily, model_family
+from raggrpo_api.model_folder import CONFIG, UnsafeModel, read_model_json, require_safe_files
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
@@ -55,11 +56,10 @@ def check_family(config: TrainerConfig) -> FamilyCheck:
     """Check the model family in config.json; check ModelReadable reports an unreadable file."""
     folder = Path(config.model.path)
     try:
-        raw = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+        require_safe_files(folder)
+        raw = read_model_json(folder / CONFIG)
+    except UnsafeModel:
         return _not_evaluated("config.json cannot be read")
-    if not isinstance(raw, dict):
-        return _not_evaluated("config.json is not a JSON object")
     family = model_family(raw)
     if not family.architecture:
         problem = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.model_folder import UnsafeModel, require_safe_files
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 from raggrpo_trainer.data.tokenizer import Tokenizer, load_tokenizer
@@ -57,7 +58,11 @@ def check_model(path: Path) -> ModelCheck:
     """Check the whole folder, so that all problems are reported at once."""
     if not path.is_dir():
         problem = f"{path} is not a folder: set model.path to the folder of a Hugging Face model"
-        return ModelCheck(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None, 0)
+        return _unreadable(problem)
+    try:
+        require_safe_files(path)
+    except UnsafeModel as error:
+        return _unreadable(str(error))
     problems = []
     facts = Facts()
     shapes: Shapes = {}
@@ -73,11 +78,13 @@ def check_model(path: Path) -> ModelCheck:
         problems.append(str(error))
     else:
         facts = facts.model_copy(update={"parameters": count_parameters(shapes)})
-        if config:
+        if not problems:
             problems += _weight_problems(path, config, shapes)
     tokenizer = None
     try:
         tokenizer = load_tokenizer(str(path))
+    except UnsafeModel as error:  # reported already if it is about config.json
+        problems += [str(error)] if str(error) not in problems else []
     except Exception as error:  # tokenizers raise exceptions of any type
         problems.append(tokenizer_problem(path, error))
     note = ""
@@ -93,6 +100,10 @@ def check_model(path: Path) -> ModelCheck:
     return ModelCheck(
         finding_for(CheckId.MODEL_READABLE, problems, evidence), facts, tokenizer, rows
     )
+
+
+def _unreadable(problem: str) -> ModelCheck:
+    return ModelCheck(finding_for(CheckId.MODEL_READABLE, [problem], ""), Facts(), None, 0)
 
 
 def tokenizer_problem(path: Path, error: Exception) -> str:
@@ -140,7 +151,7 @@ def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
 
     def number(*keys: str, default: int | None = None) -> int:
         value = next((config[key] for key in keys if config.get(key) is not None), default)
-        if not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise Unreadable(f"{path} has no {keys[0]}: it is not a causal language model")
         return value
 

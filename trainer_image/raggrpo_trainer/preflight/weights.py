@@ -1,6 +1,5 @@
 """Read the safetensors headers of a model folder. Must not read tensors."""
 
-import json
 import math
 import re
 import struct
@@ -8,12 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.foreign_files import open_regular, parse_json
+from raggrpo_api.limits import MAX_SAFETENSORS_HEADER_BYTES
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
+from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
 MAX_LISTED_FILES = 3
-MAX_HEADER_BYTES = 100_000_000
-"""Maximum size of a header in the safetensors format."""
+MAX_SHARDS = 10_000
+MAX_UNITS = 1 << 40
+"""Maximum size of one dimension of a tensor."""
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 """Ends of the names of input embeddings."""
@@ -85,11 +88,13 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _weight_files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
+    index = path / INDEX
     if index.exists():
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
             raise Unreadable(f"{index} has no valid weight_map: copy the file again")
+        if outside := [name for name in names.values() if Path(name).name != name]:
+            raise Unreadable(f"{index}: {outside[0]!r:.80} is not the name of a file in its folder")
         return _existing(sorted({path / name for name in names.values()}), index.name)
     files = sorted(path.glob("*.safetensors"))
     if not files:
@@ -116,6 +121,8 @@ def _all_shards(files: Sequence[Path]) -> list[Path]:
     for file in files:
         if match := SHARD.fullmatch(file.name):
             stem, number, count = match.groups()
+            if int(count) > MAX_SHARDS:
+                raise Unreadable(f"{file} is one of more than {MAX_SHARDS:,} files: rename it")
             numbers = (str(n).zfill(len(number)) for n in range(1, int(count) + 1))
             expected |= {file.with_name(f"{stem}-{n}-of-{count}.safetensors") for n in numbers}
     return sorted(expected)
@@ -126,16 +133,16 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     try:
         if is_lfs_pointer(path):
             raise Unreadable(f"{path} {LFS_POINTER}; {LFS_REMEDY}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             [size] = struct.unpack("<Q", file.read(8))
-            raw = file.read(min(size, MAX_HEADER_BYTES))
-        header = json.loads(raw)
+            raw = file.read(min(size, MAX_SAFETENSORS_HEADER_BYTES))
+        header = parse_json(raw)
         header.pop("__metadata__", None)
-        tensors = {name: tensor["shape"] for name, tensor in header.items()}
-        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+        tensors = {name: _sizes(tensor["shape"]) for name, tensor in header.items()}
+        end = max((_sizes(tensor["data_offsets"])[1] for tensor in header.values()), default=0)
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Unreadable(f"{path} is not a safetensors file: copy the file again") from error
     actual = path.stat().st_size
     expected = 8 + size + end
@@ -144,16 +151,21 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     yield from tensors.items()
 
 
+def _sizes(value: Any) -> list[int]:
+    """Return a list of sizes in a header. Raises TypeError or ValueError."""
+    sizes = [size for size in value if type(size) is int and 0 <= size <= MAX_UNITS]
+    if len(sizes) < len(value):
+        raise ValueError("a size is out of range")
+    return sizes
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises Unreadable."""
+    """Return the JSON object in a file of a model folder. Raises Unreadable."""
     try:
         if is_lfs_pointer(path):
             raise Unreadable(f"{path} {LFS_POINTER}; {LFS_REMEDY}")
-        value = json.loads(path.read_bytes())
+        return read_model_json(path)
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise Unreadable(f"{path} is not JSON ({error}): copy the file again") from error
-    if not isinstance(value, dict):
-        raise Unreadable(f"{path} is not a JSON object: copy the file again")
-    return value
+    except UnsafeModel as error:
+        raise Unreadable(str(error)) from error

@@ -20,6 +20,8 @@ from .reward_value import finite_number
 
 MAX_REPLY_CHARACTERS: Final = 16_384
 """Number of characters searched at the end of a reply, where the grade is expected."""
+MAX_CONTENT_CHARACTERS: Final = 1 << 20
+"""Maximum length of a reply with its reasoning; judge.maxTokens permits less."""
 PATTERN_TIMEOUT_SECONDS: Final = 1.0
 EXCERPT_CHARACTERS: Final = 120
 CHOICE: Final = "choices[0]"
@@ -62,6 +64,9 @@ def _reply(response: Mapping[str, Any]) -> str:
         if values_at(f"{CHOICE}.message.reasoning_content", response):
             problem += " after its reasoning; increase judge.maxTokens or disable reasoning"
         raise CallFailed(FailureCause.MISSING_FIELD, problem)
+    if len(contents[0]) > MAX_CONTENT_CHARACTERS:
+        problem = f"{CONTENT}: the judge wrote more than {MAX_CONTENT_CHARACTERS:,} characters"
+        raise _no_grade(f"{problem}; decrease judge.maxTokens")
     reply: str = _REASONING.sub("", contents[0])[-MAX_REPLY_CHARACTERS:]
     return reply
 

@@ -5,7 +5,6 @@ affects only its sample.
 """
 
 import asyncio
-import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from raggrpo_trainer.sample_failures import (
     RewardFailed,
     source_of_reward,
 )
+from raggrpo_trainer.tagged_text import tagged_texts
 
 from .hooks import HttpJudge, RewardHook, python_reward
 from .judge import JudgeReward
@@ -40,8 +40,6 @@ BuiltIn = Literal[
     RewardKind.FORMAT,
     RewardKind.RAG_SCORE,
 ]
-
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +101,12 @@ def final_answer(completion: str, marker: str = "") -> str:
     if marker:
         _, separator, rest = completion.rpartition(marker)
         return rest.strip().partition("\n")[0].strip() if separator else ""
-    answers: list[str] = _ANSWER.findall(completion)
+    answers = _answers(completion)
     return answers[-1] if answers else completion
+
+
+def _answers(completion: str) -> list[str]:
+    return [content for _, content in tagged_texts(completion, ["answer"])]
 
 
 def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
@@ -117,7 +119,7 @@ def format_score(sample: RewardSample, mode: RetrievalMode) -> float:
         case RetrievalMode.REWARD:
             return float(sample.fields is not None)
         case RetrievalMode.SEARCH:
-            return float(any(answer.strip() for answer in _ANSWER.findall(sample.completion)))
+            return float(any(answer.strip() for answer in _answers(sample.completion)))
         case RetrievalMode.NONE | RetrievalMode.PROMPT:
             return float(bool(sample.completion.strip()))
         case _:

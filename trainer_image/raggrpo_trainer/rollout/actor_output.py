@@ -2,9 +2,16 @@
 
 import json
 import re
+from itertools import islice
 from typing import assert_never
 
 from raggrpo_api.spec.retrieval import ActorFormat, ActorOutput
+from raggrpo_trainer.tagged_text import tagged_texts
+
+MAX_BRACES = 1000
+"""Number of places in a text at which an object may start."""
+MAX_PARSED_TEXTS = 8
+"""Maximum work of parsing in lengths of the text."""
 
 
 def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
@@ -31,13 +38,18 @@ def parse_actor_output(text: str, spec: ActorOutput) -> dict[str, str] | None:
 
 
 def _first_object(text: str) -> dict[str, object]:
+    """Return the first object; {} if there is none in MAX_BRACES and MAX_PARSED_TEXTS."""
     decoder = json.JSONDecoder()
-    for brace in re.finditer(r"\{", text):
+    remaining = MAX_PARSED_TEXTS * len(text)
+    for brace in islice(re.finditer(r"\{", text), MAX_BRACES):
         try:
             value, _ = decoder.raw_decode(text, brace.start())
         except RecursionError:  # nested very deeply; trying each level would take seconds
             return {}
-        except ValueError:  # not the start of an object
+        except ValueError as error:  # not the start of an object
+            remaining -= getattr(error, "pos", len(text)) - brace.start()
+            if remaining < 0:
+                return {}
             continue
         if isinstance(value, dict):
             return value
@@ -45,9 +57,7 @@ def _first_object(text: str) -> dict[str, object]:
 
 
 def _first_tag(text: str, name: str) -> str | None:
-    tag = re.escape(name)
-    match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return match.group(1) if match else None
+    return next((content for _, content in tagged_texts(text, [name])), None)
 
 
 def _is_unicode(value: str) -> bool:

@@ -1,7 +1,8 @@
 """Parse a turn of mode Search as Search-R1 does (arXiv 2503.09516). Pure."""
 
-import re
 from typing import Final
+
+from raggrpo_trainer.tagged_text import tagged_texts
 
 SEARCH_END: Final = "</search>"
 """Stop string of a turn. Text after it in the same token belongs to the turn, too."""
@@ -10,7 +11,6 @@ NO_QUERY: Final = (
     "</search>.</information>"
 )
 """Text inserted after a turn without a query."""
-_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
 def search_query(text: str) -> str | None:
@@ -18,7 +18,5 @@ def search_query(text: str) -> str | None:
 
     Returns None if an <answer> comes before the query, because only the first tag counts.
     """
-    action = _ACTION.search(text)
-    if action is None:
-        return ""
-    return action[2].strip() if action[1] == "search" else None
+    name, content = next(tagged_texts(text, ("search", "answer")), ("search", ""))
+    return content.strip() if name == "search" else None

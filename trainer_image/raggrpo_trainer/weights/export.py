@@ -38,7 +38,7 @@ def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: 
 
     The tensors have the data type of `source`. Only a rank with `writes` copies them to the host.
     """
-    dtype = AutoConfig.from_pretrained(source).dtype or torch.float32
+    dtype = AutoConfig.from_pretrained(source, trust_remote_code=False).dtype or torch.float32
     weights = {}
     for name, tensor in full_parameters(model, dtype):
         if writes:

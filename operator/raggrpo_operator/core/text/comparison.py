@@ -33,6 +33,8 @@ class Run:
     status: JobStatus
     history: Sequence[Record]
     events: Sequence[Record]
+    problem: str = ""
+    """What the history lacks; "" if nothing."""
     segment: Segment | None = None
     """The segment that the records belong to, with the values that it changed."""
 
@@ -79,6 +81,7 @@ def comparison(a: Run, b: Run) -> Iterator[str]:
         lines = [*_numbers(rows(figures_a), rows(figures_b))]
         if lines:
             yield from ("", title, *lines)
+    yield from (f"{run.name}: {run.problem}" for run in (a, b) if run.problem)
     yield from ("", "Set differently")
     yield from _differences(a.resolved, b.resolved) if b.segment is None else _changes(b.segment)
 

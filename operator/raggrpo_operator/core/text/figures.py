@@ -1,7 +1,7 @@
 """Key figures of a run, computed from its history (`raggrpo_api.trainer.history`). Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
@@ -139,16 +139,24 @@ def _values(records: Iterable[Record], name: str) -> list[float]:
 def _pace(history: Sequence[Record], events: Sequence[Record]) -> Pace:
     saved = [{"checkpoint": seconds} for seconds in checkpoint_seconds(events).values()]
     return Pace(
-        step_seconds=_median(r["step_seconds"] for r in history),
-        sample_seconds=_median(r["step_seconds"] / max(1, r["num_samples"]) for r in history),
-        tokens_per_second=_median(
-            r["num_sampled_tokens"] / max(1e-9, r["step_seconds"]) for r in history
+        step_seconds=_median(_values(history, "step_seconds")),
+        sample_seconds=_median(
+            r["step_seconds"] / max(1, r["num_samples"])
+            for r in _with_values(history, "step_seconds", "num_samples")
         ),
-        stage_seconds=_medians([*(record["seconds"] for record in history), *saved]),
+        tokens_per_second=_median(
+            r["num_sampled_tokens"] / max(1e-9, r["step_seconds"])
+            for r in _with_values(history, "step_seconds", "num_sampled_tokens")
+        ),
+        stage_seconds=_medians([*(record.get("seconds", {}) for record in history), *saved]),
         phase_seconds=_medians(_phase_seconds(record) for record in history),
         shares=_medians(record.get("shares", {}) for record in history),
         device_utilization=_median(_values(history, "device_utilization")),
     )
+
+
+def _with_values(records: Iterable[Record], *names: str) -> Iterator[Record]:
+    return (r for r in records if all(r.get(name) is not None for name in names))
 
 
 def _phase_seconds(record: Record) -> dict[str, float]:
@@ -204,7 +212,7 @@ def _retrieval(history: Sequence[Record], events: Sequence[Record]) -> tuple[End
     A failed step is the last of its attempt and contains the calls that made it fail.
     """
     failed = (event for event in events if event["event"] == "failed_step")
-    by_attempt = {record["epoch"]: record["retrieval"] for record in (*history, *failed)}
+    by_attempt = {record["epoch"]: record.get("retrieval", {}) for record in (*history, *failed)}
     calls_by_name: dict[str, list[Record]] = defaultdict(list)
     for endpoints in by_attempt.values():
         for name, calls in endpoints.items():

@@ -1,0 +1,86 @@
+"""Read hostile files in a separate process: `python -m support.hostile.checks CHECK PATH…`."""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+def data(path: Path) -> str:
+    """Read a data file."""
+    from raggrpo_api.spec.data import DataSpec
+    from raggrpo_api.spec.retrieval import RetrievalSpec
+    from raggrpo_api.spec.reward import RewardSpec
+    from raggrpo_trainer.data.prompt_files import read_prompts
+    from raggrpo_trainer.errors import TrainerError
+
+    spec = DataSpec.model_validate({"trainFiles": [str(path)]})
+    try:
+        return f"{len(read_prompts([str(path)], spec, RetrievalSpec(), RewardSpec()))} rows"
+    except TrainerError as error:
+        return f"rejected: {error}"
+
+
+def corpus(path: Path) -> str:
+    """Read a corpus."""
+    from raggrpo_retriever.corpus import CorpusError, load_corpus
+
+    try:
+        return f"{len(load_corpus(path))} rows"
+    except CorpusError as error:
+        return f"rejected: {error}"
+
+
+def vectors(path: Path) -> str:
+    """Read the vectors of a corpus of two passages."""
+    from raggrpo_retriever.corpus import CorpusError, load_vectors
+
+    try:
+        return f"shape {load_vectors(path, 2).shape}"
+    except CorpusError as error:
+        return f"rejected: {error}"
+
+
+def model(path: Path) -> str:
+    """Check a model folder."""
+    from raggrpo_api.trainer.preflight import CheckState
+    from raggrpo_trainer.preflight.model import check_model
+
+    finding = check_model(path).finding
+    return f"{'rejected' if finding.state is CheckState.FAILED else 'accepted'}: {finding.evidence}"
+
+
+def history(path: Path) -> str:
+    """Run all commands that read a job folder."""
+    from typer.testing import CliRunner
+
+    from raggrpo_cli.main import app
+
+    texts = []
+    for command in ("report --dir", "status --dir", "compare", "logs --dir", "diff"):
+        result = CliRunner().invoke(app, [*command.split(), str(path)])
+        expected = result.exception is None or isinstance(result.exception, SystemExit)
+        if not expected and result.exception is not None:
+            raise result.exception
+        texts.append(f"{command}: {result.exit_code} {result.output}")
+    return "\n".join(texts)
+
+
+CHECKS: dict[str, Callable[[Path], str]] = {
+    each.__name__: each for each in (data, corpus, vectors, model, history)
+}
+
+
+def main(name: str, *paths: str) -> None:
+    """Print one line of JSON for each path."""
+    for path in paths:
+        try:
+            outcome = CHECKS[name](Path(path))
+        except BaseException:
+            outcome = f"crashed: {traceback.format_exc()}"
+        print(json.dumps({"path": path, "outcome": outcome}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

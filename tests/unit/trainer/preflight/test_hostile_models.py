@@ -1,0 +1,144 @@
+"""Model folders made to exhaust memory, to hang or to read files elsewhere."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.builders.trainer.preflight import make_model_folder
+from support.hostile.limited_process import Make, outcomes
+from support.hostile.special_files import SECRET, SPECIAL_FILES
+
+CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "model.safetensors.index.json"
+TOKENIZER, WEIGHTS = "tokenizer_config.json", "a.safetensors"
+
+
+def changed(**values: Any) -> Make:
+    def change(folder: Path) -> None:
+        path = folder / CONFIG
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def written(name: str, content: str | bytes) -> Make:
+    raw = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(raw)
+
+
+def enlarged(name: str, size: int) -> Make:
+    """Return a function that makes a sparse file, which takes no space on the disk."""
+
+    def enlarge(folder: Path) -> None:
+        with (folder / name).open("ab") as file:
+            file.truncate(size)
+
+    return enlarge
+
+
+def many_shards(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    (folder / "model-00001-of-999999999.safetensors").touch()
+
+
+def header(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def tensor(description: str) -> Make:
+    return written(WEIGHTS, header(f'{{"a": {description}}}'))
+
+
+def special(name: str, make: Make) -> Make:
+    def replace(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return replace
+
+
+CASES: dict[str, Make] = {
+    "a billion layers": changed(num_hidden_layers=10**9),
+    "layers without end": changed(num_hidden_layers=10**30),
+    "negative layers": changed(num_hidden_layers=-1),
+    "layers as text": changed(num_hidden_layers="12"),
+    "layers as truth value": changed(num_hidden_layers=True),
+    "layers as list": changed(num_hidden_layers=[[1]]),
+    "heads as text": changed(num_key_value_heads="x" * 1000),
+    "width of 2**40": changed(hidden_size=2**40),
+    "vocabulary of 1e300": changed(vocab_size=1e300),
+    "no context": changed(max_position_embeddings=0),
+    "nested layers": changed(text_config={"num_hidden_layers": 10**9}),
+    "number beyond 2**53": changed(rope_theta=10**400),
+    "end token as text": written(GENERATION, '{"eos_token_id": ["</s>"]}'),
+    "end token as object": changed(eos_token_id={"a": 1}),
+    "config: array": written(CONFIG, "[]"),
+    "config: infinity": written(CONFIG, '{"num_hidden_layers": Infinity}'),
+    "config: NaN": written(CONFIG, '{"hidden_size": NaN}'),
+    "config: duplicate key": written(CONFIG, '{"vocab_size": 1, "vocab_size": 2}'),
+    "config: deep": written(CONFIG, '{"a": ' * 100_000 + "1" + "}" * 100_000),
+    "config: deep below the limit of Python": written(
+        CONFIG, '{"a": ' * 200 + "1" + "}" * 200
+    ),
+    "config: not UTF-8": written(CONFIG, b'{"model_type": "\xff\xfe"}'),
+    "config: UTF-16": written(CONFIG, '{"vocab_size": 1}'.encode("utf-16")),
+    "config: many digits": written(CONFIG, '{"vocab_size": ' + "9" * 100_000 + "}"),
+    "config: 1 GB": enlarged(CONFIG, 1 << 30),
+    "generation config: 1 GB": enlarged(GENERATION, 1 << 30),
+    "generation config: array": written(GENERATION, "[1]"),
+    "tokenizer config: 1 GB": enlarged(TOKENIZER, 1 << 30),
+    "tokenizer config: array": written(TOKENIZER, "[1]"),
+    "tokenizer config: deep": written(TOKENIZER, "[" * 100_000),
+    "tokenizer: 1 GB": enlarged("tokenizer.json", 1 << 30),
+    "index: 1 GB": enlarged(INDEX, 1 << 30),
+    "index: other folder": written(INDEX, '{"weight_map": {"a": "../../x.safetensors"}}'),
+    "index: absolute": written(INDEX, '{"weight_map": {"a": "/etc/passwd"}}'),
+    "index: numbers": written(INDEX, '{"weight_map": {"a": 1}}'),
+    "weights: a billion shards": many_shards,
+    "weights: negative shape": tensor('{"shape": [-1], "data_offsets": [0, 0]}'),
+    "weights: text as shape": tensor('{"shape": "ab", "data_offsets": [0, 0]}'),
+    "weights: no offsets": tensor('{"shape": [1], "data_offsets": []}'),
+    "weights: array": written(WEIGHTS, header("[1]")),
+    "weights: deep": written(WEIGHTS, header("[" * 100_000)),
+    "weights: duplicate tensor": written(WEIGHTS, header('{"a": {}, "a": {}}')),
+    "weights: header of 2**64 bytes": written(WEIGHTS, b"\xff" * 8 + b"{}"),
+    **{
+        f"{file}: {name}": special(file, make)
+        for file in (CONFIG, WEIGHTS, TOKENIZER, GENERATION, "vocab.txt", INDEX)
+        for name, make in SPECIAL_FILES.items()
+        if (file, name) not in ((GENERATION, "folder"), ("vocab.txt", "folder"))
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The outcome of each case."""
+    folders = {}
+    for name, make in CASES.items():
+        folders[name] = make_model_folder(tmp_path_factory.mktemp("case") / "model")
+        make(folders[name])
+    by_path = outcomes("model", list(folders.values()))
+    return {name: by_path[str(folder)] for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hostile_model_is_rejected_within_limits(checked: dict[str, str], name: str) -> None:
+    assert checked[name].startswith("rejected: "), checked[name][-1500:]
+    assert "MemoryError" not in checked[name]
+    assert SECRET not in checked[name]
+
+
+def test_snapshot_of_hub_cache_is_accepted(tmp_path: Path) -> None:
+    repository = tmp_path / "models--owner--name"
+    folder = make_model_folder(repository / "snapshots" / "main")
+    (repository / "blobs").mkdir()
+    (folder / CONFIG).rename(repository / "blobs" / "5f1d")
+    (folder / CONFIG).symlink_to("../../blobs/5f1d")
+
+    [outcome] = outcomes("model", [folder], 16 << 30).values()
+
+    assert "link" not in outcome
+    assert outcome.startswith("accepted"), outcome

@@ -1,0 +1,108 @@
+"""Replies and completions made to keep text functions busy; their time is limited, not measured."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from raggrpo_api.spec.retrieval import ActorOutput
+from raggrpo_api.spec.reward import JudgeSpec
+from raggrpo_trainer.call_failures import CallFailed
+from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
+from raggrpo_trainer.data.message_formats import unsupported_format
+from raggrpo_trainer.http.reported_errors import reported_error
+from raggrpo_trainer.rewards.grades import MAX_CONTENT_CHARACTERS, parse_grade
+from raggrpo_trainer.rewards.rewards import final_answer
+from raggrpo_trainer.rewards.text_match import tokens
+from raggrpo_trainer.rollout.actor_output import parse_actor_output
+from raggrpo_trainer.rollout.search_turn import search_query
+from raggrpo_trainer.tagged_text import tagged_texts
+
+LENGTH = 1_000_000
+"""Characters of a text; a quadratic search needs minutes for it."""
+SLOW = {"answer tokens": 50_000, "reported error": 200_000}
+"""Characters for functions that take long, but a time linear in the length."""
+MAX_SECONDS = 30
+UNITS = (
+    "<search>", "<answer>", "<a>", "<a", "{", '{"a":', "{'role':", "[", "[(", '("user",', "1,000,",
+    "12,34", "1 ", "1/", "1 of ", "0-", "- ", " ", "\n", "\t", "<think>", "<think></think",
+    "```", "```json", "grade ", "grade is ", "I give ", "final grade ", "scale of ", "changed to ",
+    "the ", "so thus ", "answer a ", "*_", "'\"", "HumanMessage(", "role=", "no error", "not ",
+    "a_", "\x1b]", "\\", "%", "1-", "or ", "=>", "$1", "1.", "<=-", "</b",
+    "\uff11", "\u7684", "\u5206",
+)  # fmt: skip
+"""Starts of what the patterns look for, each repeated to fill a text."""
+JUDGE = {"model": "m", "prompt": "{completion}", "lowest": 0, "highest": 10}
+
+
+def judge(**values: Any) -> Callable[[str], object]:
+    spec = JudgeSpec.model_validate({**JUDGE, **values})
+    return lambda text: parse_grade(spec, {"choices": [{"message": {"content": text}}]})
+
+
+def actor(kind: str) -> Callable[[str], object]:
+    spec = ActorOutput.model_validate({"format": kind, "fields": ["a", "answer"]})
+    return lambda text: parse_actor_output(text, spec)
+
+
+FUNCTIONS: dict[str, Callable[[str], object]] = {
+    "judge": judge(),
+    "judge by path": judge(scorePath="score"),
+    "judge by pattern": judge(scorePattern=r"(\d+\s?)+x"),
+    "judge by nested pattern": judge(scorePattern=r"(([a-z1 ]+)+)+:"),
+    "search turn": search_query,
+    "final answer": final_answer,
+    "answer tokens": tokens,
+    "actor's JSON": actor("JSON"),
+    "actor's tags": actor("Tags"),
+    "reported error": lambda text: reported_error({"status": text, "error": text, "code": text}),
+    "conversation": read_conversation,
+    "message format": unsupported_format,
+}
+
+
+@contextmanager
+def limited_time() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"more than {MAX_SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_time_for_hostile_text_is_limited(name: str) -> None:
+    # Few units reach the time limit of user-specified patterns, which is a second for each.
+    for unit in UNITS[:: 5 if "pattern" in name else 1]:
+        with limited_time(), suppress(CallFailed, InvalidValue):
+            FUNCTIONS[name](unit * (SLOW.get(name, LENGTH) // len(unit)))
+
+
+def test_reply_beyond_limit_has_no_grade() -> None:
+    with pytest.raises(CallFailed, match="the judge wrote more than 1,048,576 characters"):
+        judge()("7" + " " * MAX_CONTENT_CHARACTERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<a>1</a><b>2</b>", [("a", "1"), ("b", "2")]),
+        ("<a>1<a>2</a>", [("a", "1<a>2")]),
+        ("<a><b>1</b></a>", [("a", "<b>1</b>")]),
+        ("<a><b>1</b>", [("b", "1")]),
+        ("<b><a>1</a><b>2", [("a", "1")]),
+        ("<a>\n</a>", [("a", "\n")]),
+        ("</a><a>", []),
+        ("<c>1</c>", []),
+    ],
+)
+def test_tag_extends_to_its_first_closing_tag(text: str, expected: list[tuple[str, str]]) -> None:
+    assert list(tagged_texts(text, ["a", "b"])) == expected
