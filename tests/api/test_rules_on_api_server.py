@@ -91,6 +91,9 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [with_header(name="X-A", secretKeyRef=REF)],
         [with_header(name="X-A", value="hf_" + "a" * 20)],
         [with_header(name="X-A", value="hf_" + "a" * 19)],
+        [with_header(name="Bearer", value="a")], [with_header(name="X-Session-Id", value="a")],
+        [with_header(name="X-Session-Id", value="a", notSecret=True)],
+        [with_url("http://kb/?token=1") | {"notSecret": True}],
         [AN_ENDPOINT, ACTOR], [AN_ENDPOINT, AN_ENDPOINT | {"name": "other"}], [ACTOR, REFERENCE],
         [ACTOR | {"protocol": "Http"}, REFERENCE], [ACTOR, ACTOR | {"name": "b"}, REFERENCE],
         *([with_url(f"http://kb/{end}")] for end in (
@@ -105,6 +108,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [{"name": "Http"}], [{"name": "Http", "url": "http://judge/score"}],
         [{"name": "Http", "url": "http://judge/score?key=1"}],
         [{"name": "Http", "url": "http://judge/a/%252e%252e/score"}],
+        [{"name": "Http", "url": "http://judge/score?key=1", "notSecret": True}],
         [{"name": "Http", "url": "https://hooks.slack.com/services/T/B/x"}],
         [JUDGED], [JUDGED | {"judge": JUDGE}], [JUDGED | {"url": "", "judge": JUDGE}],
         [JUDGED | {"judge": JUDGE | {"lowest": 10}}], [JUDGED | {"judge": JUDGE | {"highest": 0}}],
@@ -147,6 +151,13 @@ VALUES: Mapping[str, Sequence[Any]] = {
         [{"name": "A", "value": "http://h/?token=1"}],
         [{"name": "A", "value": "hf_" + "a" * 20}], [{"name": "TOKENIZERS_MODE", "value": "1"}],
         [{"name": f"A{i}", "value": "中" * 1024} for i in range(11)],
+        *([{"name": name, "value": "x"}] for name in (
+            "DATABASE_URL", "BEARER", "OPENAIKEY", "KUBECONFIG_DATA", "SESSION_ID", "MONKEY",
+        )),
+        [{"name": "HF_TOKEN", "value": "x", "notSecret": True}],
+        [{"name": "HF_TOKEN", "value": "x", "notSecret": False}],
+        [{"name": "A", "value": "gsk_" + "a" * 20}], [{"name": "A", "value": "task-" + "a" * 20}],
+        [{"name": "A", "value": "hf_" + "a" * 20, "notSecret": True}],
     ],
     "caBundle": [
         {}, {"secret": ""}, {"secret": "a"}, {"secret": "", "configMap": "a", "key": "k"},

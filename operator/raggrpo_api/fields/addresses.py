@@ -1,4 +1,4 @@
-"""URLs of services and backups: patterns, validation, and display without secrets."""
+"""URLs of services and backups: patterns and validation."""
 
 import re
 from typing import Annotated, Final
@@ -36,16 +36,6 @@ HttpUrl = Annotated[str, StringConstraints(pattern=HTTP_URL, max_length=MAX_URL)
 
 BackupUrl = Annotated[str, StringConstraints(pattern=BACKUP_URL, max_length=MAX_URL), Server()]
 """URL of a folder in S3, in Google Cloud Storage or on a volume; or empty."""
-
-
-def display_url(url: str) -> str:
-    """Return a URL for messages and records, without its query, which may contain a key."""
-    return re.split("[?#]", url, maxsplit=1)[0]
-
-
-def without_queries(text: str) -> str:
-    """Return a text without the queries and fragments of its URLs; each URL ends at a space."""
-    return re.sub(r"(://[^\s?#]*)[?#]\S*", r"\1", text)
 
 
 def has_other_path(url: str) -> bool:

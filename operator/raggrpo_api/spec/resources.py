@@ -85,7 +85,9 @@ class EnvVar(ApiModel):
     name: EnvName
     """Name of the variable."""
     value: Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=2048)] = ""
-    """Literal value; rejected for names that look like secrets."""
+    """Literal value; rejected if it or its name looks like a secret."""
+    not_secret: bool = False
+    """Accept a literal value that looks like a secret but is not one."""
     secret_key_ref: SecretKeyRef | None = None
     """Secret key that contains the value."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from raggrpo_api.fields.addresses import HttpUrl, display_url
+from raggrpo_api.fields.addresses import HttpUrl
 from raggrpo_api.fields.base import (
     AbsolutePath,
     ApiModel,
@@ -20,6 +20,7 @@ from raggrpo_api.fields.base import (
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 from raggrpo_api.fields.reach import HeaderName
+from raggrpo_api.secrets.redaction import display_url
 
 BODY_FIELD: Final = "^[ -~]+$"
 BodyField = Annotated[str, StringConstraints(pattern=BODY_FIELD, max_length=64)]
@@ -132,6 +133,8 @@ class Header(ApiModel):
     """Header name."""
     value: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$", max_length=1024)] = ""
     """Literal value, for headers without credentials."""
+    not_secret: bool = False
+    """Accept a literal value that looks like a secret but is not one."""
     secret_key_ref: SecretKeyRef | None = None
     """Secret key that contains the value."""
 
@@ -203,6 +206,8 @@ class RetrievalEndpoint(ApiModel):
     """Format of requests and responses."""
     url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Full URL without credentials; with protocol Http, path and query may have placeholders."""
+    not_secret: Annotated[bool, OPERATIONAL] = False
+    """Accept values in url, extraBody and body that look like secrets but are not."""
     managed: Annotated[ManagedRetriever | None, OPERATIONAL] = None
     """Retriever to run instead of calling an existing service."""
     top_k: Annotated[int, Field(ge=1, le=50), OPTIMIZATION] = 3
@@ -229,7 +234,7 @@ class RetrievalEndpoint(ApiModel):
 
     @property
     def display_url(self) -> str:
-        """The URL for messages, without its query, which may contain a key."""
+        """The URL for messages, without what may be secret."""
         return display_url(self.url)
 
 

@@ -103,6 +103,8 @@ class RewardFunction(ApiModel):
     """Python: arguments and result of the function; Verl and Trl as in these trainers."""
     url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Http: URL of a service that returns {"score": number}. Judge: URL of /v1/chat/completions."""
+    not_secret: Annotated[bool, OPERATIONAL] = False
+    """Accept values in url and judge.extraBody that look like secrets but are not."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=600.0), OPERATIONAL] = 30.0
     """Timeout of a call in seconds."""
     judge: Annotated[JudgeSpec | None, MODEL] = None

@@ -11,15 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from raggrpo_api.fields.addresses import without_queries
 from raggrpo_api.fields.base import ApiModel, AttemptNumber
-from raggrpo_api.fields.json_values import FREE_JSON
+from raggrpo_api.secrets.redaction import redacted_field
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.monitoring import MonitoringSpec
-from raggrpo_api.spec.redaction import HIDDEN, redacted
 from raggrpo_api.spec.resources import ResourcesSpec
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
@@ -85,10 +83,10 @@ class TrainerConfig(ApiModel):
     def record(self) -> str:
         """Return the configuration for display, without secrets.
 
-        URL queries, header values and everything in bodies that looks like a secret are hidden,
-        because the job may predate the rule that rejects secrets in plain text.
+        URL queries and all that looks like a secret are hidden, because `notSecret` may be wrong
+        and the job may predate the rule that rejects secrets in plain text.
         """
-        return json.dumps(_recorded(self.values()), indent=1, sort_keys=True)
+        return json.dumps(redacted_field(self.values()), indent=1, sort_keys=True)
 
     def to_json(self) -> str:
         """Return the canonical JSON for the driver, which follows the schema of `schema_digest`."""
@@ -112,21 +110,6 @@ def content_hash(value: Any) -> str:
     """Return a short stable hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _recorded(value: Any, field: str = "") -> Any:
-    if field in FREE_JSON:
-        return redacted(value)
-    match value:
-        case dict() if field == "headers":
-            return value | {"value": HIDDEN if value.get("value") else ""}
-        case dict():
-            return {key: _recorded(each, key) for key, each in value.items()}
-        case list():
-            return [_recorded(each, field) for each in value]
-        case str():
-            return without_queries(value)
-    return value
 
 
 def _without_descriptions(schema: Any) -> Any:

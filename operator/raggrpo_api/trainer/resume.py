@@ -19,10 +19,10 @@ from raggrpo_api.fields.change_class import (
     change_class,
     fields_of_class,
 )
+from raggrpo_api.secrets.redaction import redacted
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.redaction import redacted
 from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import JudgeSpec, RewardFunction, RewardSpec
 from raggrpo_api.spec.rollout import RolloutSpec

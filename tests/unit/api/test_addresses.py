@@ -5,10 +5,8 @@ import pytest
 from raggrpo_api.fields.addresses import (
     BACKUP_URL,
     HTTP_URL,
-    display_url,
     has_other_path,
     url_problem,
-    without_queries,
 )
 
 GOOD = (
@@ -87,22 +85,3 @@ def test_backup_urls_are_accepted(url: str) -> None:
 )
 def test_invalid_backup_urls_are_rejected(url: str) -> None:
     assert not takes(BACKUP_URL, url)
-
-
-def test_display_url_omits_query() -> None:
-    assert display_url("http://h:1/x?key=abc#d") == "http://h:1/x"
-    assert display_url("http://h/x#token=abc") == "http://h/x"
-    assert display_url("") == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("see http://h/a?key=abc now", "see http://h/a now"),
-        ("http://h/it's?sid=abc", "http://h/it's"),
-        ("http://h/s?f='a'&sid=abc", "http://h/s"),
-        ("http://h/s?f=<a>&sid=abc", "http://h/s"),
-    ],
-)
-def test_without_queries_removes_url_queries_from_text(text: str, shown: str) -> None:
-    assert without_queries(text) == shown

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from raggrpo_api.spec.redaction import HIDDEN, redacted
-from raggrpo_api.spec.secret_names import SECRET_QUERY_PATTERN, has_secret_query, is_secret_name
-from raggrpo_api.spec.secret_values import has_secret
+from raggrpo_api.secrets.detection import has_secret
+from raggrpo_api.secrets.names import SECRET_QUERY_PATTERN, has_secret_query, is_secret_name
+from raggrpo_api.secrets.redaction import HIDDEN, display_url, redacted
 
 NAMES = (
     "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",
@@ -124,5 +124,41 @@ def test_secrets_are_hidden_at_any_json_depth() -> None:
         "filters": [{"clientSecret": HIDDEN, "top": 3}, HIDDEN, None, True],
         "url": "http://h/x and more",
         "token": "",
-        HIDDEN: 1,
+        "postgres://(hidden)": 1,
     }
+
+
+RANDOM = "q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3P"
+
+
+@pytest.mark.row("E11")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("http://h:1/x?key=abc#d", "http://h:1/x"),
+        ("http://h/x#token=abc", "http://h/x"),
+        ("see http://h/a?key=abc now", "see http://h/a now"),
+        ("http://h/it's?sid=abc", "http://h/it's"),
+        ("http://h/s?f='a'&sid=abc", "http://h/s"),
+        ("http://h/s?f=<a>&sid=abc", "http://h/s"),
+        ("https://ada:horse@h/x", "https://h/x"),
+        ("https://h/hooks/SECRET", "https://h/hooks/(hidden)"),
+        ("https://h/hooks/a/SECRET/run?x=1", "https://h/hooks/(hidden)/(hidden)/(hidden)"),
+        ("https://h/%68ooks/SECRET", "https://h/%68ooks/(hidden)"),
+        ("https://hooks.slack.com/services/T/B/x", f"https://hooks.slack.com{'/(hidden)' * 4}"),
+        (f"https://h/score/{RANDOM}/x", "https://h/score/(hidden)/x"),
+        (f"to https://h/{RANDOM} and http://k/?a=b", "to https://h/(hidden) and http://k/"),
+        ("https://api.telegram.org/bot12:x/send", "https://(hidden)"),
+        ("postgres://ada:ho/rse@db", "postgres://(hidden)"),
+        ("http://kb:8000/v1/chat/completions", "http://kb:8000/v1/chat/completions"),
+        ("http://[::1]:8000/{question}", "http://[::1]:8000/{question}"),
+    ],
+)
+def test_display_url_hides_credentials_queries_and_secret_parts(text: str, shown: str) -> None:
+    assert display_url(text) == shown
+
+
+def test_pairs_with_secret_names_are_hidden() -> None:
+    pair = {"name": "Authorization", "value": "x"}
+    assert redacted([pair]) == [pair | {"value": HIDDEN}]

@@ -39,6 +39,7 @@ def test_current_trainer_schema_is_known_and_complete() -> None:
     assert known_schemas()[schema_digest()]["retrieval"]["endpoints"]["headers"] == {
         "name": None,
         "value": None,
+        "notSecret": None,
         "secretKeyRef": {"name": None, "key": None},
     }
 

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_api.fields.url_host import url_host
+from raggrpo_api.secrets.redaction import display_path, display_url
 from raggrpo_trainer.call_failures import FailureCause
 
 from .pool import HttpResponse
@@ -33,7 +34,7 @@ def is_transient_status(status: int) -> bool:
 def redirect_target(response: HttpResponse, url: str) -> str:
     """Return the target of a redirect from `url`, or "" if the response is not a redirect.
 
-    The target has no query and no credentials; on the same server, it is only the path.
+    The target contains no secrets and no query; on the same server, it is only the path.
     """
     if not 300 <= response.status < 400 or not response.location:
         return ""
@@ -44,8 +45,10 @@ def redirect_target(response: HttpResponse, url: str) -> str:
     except ValueError:
         return ""
     if (target.scheme, target.netloc) == (source.scheme, source.netloc):
-        return target.path
-    return f"{target.scheme}://{url_host(host)}{f':{port}' if port else ''}{target.path}"
+        return display_path(target.path, host)
+    return display_url(
+        f"{target.scheme}://{url_host(host)}{f':{port}' if port else ''}{target.path}"
+    )
 
 
 def is_html(response: HttpResponse) -> bool:

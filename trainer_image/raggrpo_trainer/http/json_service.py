@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from raggrpo_api.fields.addresses import display_url
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .background_tasks import BackgroundTasks
@@ -118,7 +118,7 @@ class JsonService:
 
     @property
     def display_url(self) -> str:
-        """The URL for messages, without its query, which may contain a key."""
+        """The URL for messages, without what may be secret."""
         return display_url(self._url)
 
     async def post(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from raggrpo_api.fields.addresses import display_url
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.spec.retrieval import EndpointRole, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardKind

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self, assert_never
 
-from raggrpo_api.fields.addresses import display_url
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalMode, RetrievalSpec
 from raggrpo_api.spec.reward import RewardFunction, RewardKind, RewardSpec
 from raggrpo_trainer.call_failures import CallFailed

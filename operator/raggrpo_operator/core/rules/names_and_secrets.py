@@ -2,16 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.fields.base import SecretKeyRef
-from raggrpo_api.fields.json_values import iter_texts
+from raggrpo_api.secrets.detection import has_secret, secret_texts
+from raggrpo_api.secrets.names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN, is_secret_name
+from raggrpo_api.secrets.values import SECRET_VALUE_PATTERNS, has_known_secret
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import CaBundle, EnvVar, Volume
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction
-from raggrpo_api.spec.secret_names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN, is_secret_name
-from raggrpo_api.spec.secret_values import SECRET_VALUE_PATTERNS, has_secret
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
@@ -25,8 +26,10 @@ _FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOU
 _PARENTS = {path.rpartition("/")[0].removeprefix("/") for path in names.RESERVED_MOUNTS}
 _MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
 """Pattern of mount paths that overlap reserved folders: the folders, their contents and parents."""
-_USE_SECRET = "store the value in a Secret and specify secretKeyRef: {name, key}"
-_USE_HEADER = "remove the secret; use a header with secretKeyRef"
+_OPT_OUT = "if it is not a secret, set notSecret: true"
+_USE_SECRET = f"store the value in a Secret and specify secretKeyRef: {{name, key}}; {_OPT_OUT}"
+_USE_HEADER = f"remove the secret; use a header with secretKeyRef; {_OPT_OUT}"
+_IS_NOT_SECRET = "(has(self.notSecret) && self.notSecret)"
 
 
 def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
@@ -207,12 +210,12 @@ def header_has_one_source(header: Header) -> bool:
     message="the name looks like a secret, but the value is in plain text",
     values=lambda literal: literal.name,
     remedy=_USE_SECRET,
-    cel="!has(self.value) || size(self.value) == 0 || "
+    cel=f"{_IS_NOT_SECRET} || !has(self.value) || size(self.value) == 0 || "
     f"!{matches('self.name', SECRET_NAME_PATTERN)}",
 )
 def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
     """Reject a literal value whose name looks like a secret, because job readers could see it."""
-    return not literal.value or not is_secret_name(literal.name)
+    return literal.not_secret or not literal.value or not is_secret_name(literal.name)
 
 
 @spec_rule(
@@ -224,13 +227,13 @@ def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
     values=lambda literal: literal.name,
     remedy=_USE_SECRET,
     cel=tuple(
-        f"!has(self.value) || !{matches('self.value', pattern)}"
+        f"{_IS_NOT_SECRET} || !has(self.value) || !{matches('self.value', pattern)}"
         for pattern in SECRET_VALUE_PATTERNS
     ),
 )
 def values_contain_no_secret(literal: EnvVar | Header) -> bool:
-    """Reject a value that looks like a secret, regardless of its name."""
-    return not has_secret(literal.value)
+    """Reject a value in a known format of secrets, regardless of its name."""
+    return literal.not_secret or not has_known_secret(literal.value)
 
 
 @spec_rule(
@@ -240,41 +243,52 @@ def values_contain_no_secret(literal: EnvVar | Header) -> bool:
     message="the URL contains a value that looks like a secret",
     remedy=_USE_HEADER,
     cel=tuple(
-        f"!has(self.url) || !{matches('self.url', pattern)}"
+        f"{_IS_NOT_SECRET} || !has(self.url) || !{matches('self.url', pattern)}"
         for pattern in (SECRET_QUERY_PATTERN, *SECRET_VALUE_PATTERNS)
     ),
 )
 def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
-    """Reject a secret in a URL."""
-    return not has_secret(service.url)
+    """Reject a secret in a known format in a URL."""
+    return service.not_secret or not has_known_secret(service.url)
 
 
 def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject secrets in free-form JSON, which CEL cannot read, and in other URLs."""
-    for path, name, value in _free_json(inputs):
-        message = ""
-        if value and is_secret_name(name):
-            message = f"{secret_names_have_no_value.message} ({name})"
-        elif has_secret(value):
-            message = f"{values_contain_no_secret.message} ({name})"
-        if message:
-            yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
+    """Reject what CEL cannot recognize: secrets in other formats, free-form JSON, other URLs."""
+    yield from _other_literals(inputs)
+    for path, value in _free_json(inputs):
+        for finding in secret_texts(value, path):
+            rule = secret_names_have_no_value if finding.by_name else values_contain_no_secret
+            message = f"{rule.message} ({finding.name})"
+            yield Violation(finding.path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
     for place in ("spec.checkpoint.backup.url", "spec.egress[]"):
         for path, url in values_at(inputs.spec, place):
-            if has_secret(url):
+            if has_known_secret(url):
                 message = urls_contain_no_secret.message
                 remedy = "remove the secret; specify credentials in spec.env with secretKeyRef"
                 yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
 
 
-def _free_json(inputs: RuleInput) -> Iterator[tuple[str, str, str]]:
-    """Yield (path, name of the enclosing field, text) of each text in free-form JSON."""
+def _other_literals(inputs: RuleInput) -> Iterator[Violation]:
+    for rule in (values_contain_no_secret, urls_contain_no_secret):
+        for place in rule.places:
+            for path, literal in values_at(inputs.spec, place):
+                text = getattr(literal, rule.field)
+                if rule.is_met(literal) and not literal.not_secret and has_secret(text):
+                    name = f" ({rule.values(literal)})" if rule.values else ""
+                    message = rule.message + name
+                    yield Violation(f"{path}.{rule.field}", rule.reason, message, rule.remedy)
+
+
+def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of each free-form JSON value that may not contain a secret."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
-        path = f"spec.retrieval.endpoints[{index}]"
-        yield from iter_texts(endpoint.extra_body, f"{path}.extraBody")
-        yield from iter_texts(endpoint.body, f"{path}.body")
+        if not endpoint.not_secret:
+            path = f"spec.retrieval.endpoints[{index}]"
+            yield f"{path}.extraBody", endpoint.extra_body
+            yield f"{path}.body", endpoint.body
     for index, judge in inputs.spec.reward.judges:
-        yield from iter_texts(judge.extra_body, f"spec.reward.functions[{index}].judge.extraBody")
+        if not inputs.spec.reward.functions[index].not_secret:
+            yield f"spec.reward.functions[{index}].judge.extraBody", judge.extra_body
 
 
 def _references(inputs: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:

@@ -2,10 +2,11 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.secrets.redaction import HIDDEN, redacted, redacted_field
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
@@ -94,13 +95,24 @@ def _values(
     }
     path_width = max(map(len, resolved.origins))
     value_width = width - len(INDENT) - path_width - ORIGIN_WIDTH - 4
-    for path, resolved_value in resolved.values().items():
+    values = resolved.values()
+    for path, resolved_value in values.items():
         value, origin = sized.get(path) or resolved_value, resolved.origins[path]
         is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
-        first, *rest = _wrapped("(hidden)" if is_secret else _shown(value), value_width)
+        shown = HIDDEN if is_secret else _shown(_redacted(path, value, values))
+        first, *rest = _wrapped(shown, value_width)
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
         margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
         yield from (margin + line for line in rest)
+
+
+def _redacted(path: str, value: Any, values: Mapping[str, Any]) -> Any:
+    block, _, field = path.rpartition(".")
+    return (
+        redacted(value, values.get(f"{block}.name", ""))
+        if field == "value"
+        else redacted_field(value, field)
+    )
 
 
 def _indented(lines: Sequence[str], width: int) -> Iterator[str]:

@@ -585,26 +585,28 @@ def test_endpoint_headers_and_bodies_are_not_stored_in_objects() -> None:
         "headers": [{"name": "X-Tenant", "value": "c4n4ry"}],
         "extraBody": {"metadata": {"apiKey": "c4n4ry", "top_p": 1}},
     }
-    term = {"name": "Judge", "url": "http://grader:8000/v1/chat/completions", "judge": judge}
+    term = {"name": "Judge", "url": "http://grader:8000/hooks/c4n4ry", "judge": judge}
     endpoints = {"mode": "Prompt", "endpoints": [kb, search]}
     job = make_clustered_job(make_job({"retrieval": endpoints, "reward.functions": [term]}))
     config = trainer_config(job, resolve(job), number=1)
     record = all_manifests(job)["configmap"]["data"]["config.json"]
 
-    assert config.to_json().count("c4n4ry") == 8
+    assert config.to_json().count("c4n4ry") == 9
     assert "c4n4ry" not in record
     shown, searched = json.loads(record)["retrieval"]["endpoints"]
     assert searched["body"] == {"query": [{"clientSecret": "(hidden)"}, "(hidden)", "{question}"]}
     [graded] = json.loads(record)["reward"]["functions"]
     assert graded["judge"]["extraBody"] == {"metadata": {"apiKey": "(hidden)", "top_p": 1}}
     assert graded["judge"]["headers"][0]["value"] == "(hidden)"
+    assert graded["url"] == "http://grader:8000/hooks/(hidden)"
     assert shown["extraBody"] == {
         "tenant_id": "t1",
         "dbPass": "(hidden)",
         "callback": "see http://h/x",
         "store": "(hidden)",
     }
-    assert shown["headers"] == [{"name": "X-Tenant", "value": "(hidden)", "secretKeyRef": None}]
+    [header] = shown["headers"]
+    assert (header["name"], header["value"]) == ("X-Tenant", "(hidden)")
 
 
 DENSE = {"corpus": "/mnt/runs/c.jsonl", "index": "Dense", "embedding": {"path": "/mnt/runs/e5"}}

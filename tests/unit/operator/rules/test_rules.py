@@ -44,6 +44,7 @@ from raggrpo_operator.local_runtime.mounts import apply_mounts
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 from support.fakes.fake_runtime import T0
 
+RANDOM_KEY = "q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3P"
 KB = {"name": "kb", "url": "http://kb:8000/retrieve"}
 SEARCH = KB | {"protocol": "Http", "body": {"query": "{question}", "size": "{top_k}"}}
 ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://a:1/chat"}
@@ -667,8 +668,39 @@ ROWS: tuple[Row, ...] = (
         Row(names_and_secrets.secret_names_have_no_value, Reason.SECRET_IN_PLAIN_TEXT,
             "spec.env[0].value", {"env": [{"name": name, "value": "x"}]},
             {"env": [{"name": "PLAIN", "value": "x"}]})
-        for name in ("DB_PASS", "PASSPHRASE", "SENTRY_DSN", "SLACK_WEBHOOK")
+        for name in ("DB_PASS", "PASSPHRASE", "SENTRY_DSN", "SLACK_WEBHOOK", "DATABASE_URL",
+                     "BEARER", "OPENAIKEY", "KUBECONFIG_DATA", "SESSION_ID")
     ),
+    *(
+        Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+            f"spec.retrieval.endpoints[0].extraBody.{name}",
+            in_mode("Prompt", KB | {"extraBody": {name: "x"}}),
+            in_mode("Prompt", KB | {"extraBody": {name: "x"}, "notSecret": True}))
+        for name in ("DATABASE_URL", "BEARER", "OPENAIKEY", "KUBECONFIG_DATA", "SESSION_ID")
+    ),
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.env[0].value", {"env": [{"name": "ANY", "value": RANDOM_KEY}]},
+        {"env": [{"name": "ANY", "value": RANDOM_KEY, "notSecret": True}]}),
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].headers[0].value",
+        in_mode("Prompt", KB | {"headers": [{"name": "X-Client", "value": RANDOM_KEY}]}),
+        in_mode("Prompt", KB | {"headers": [
+            {"name": "X-Client", "value": RANDOM_KEY, "notSecret": True}]})),
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.reward.functions[0].url",
+        {"reward": {"functions": [{"name": "Http", "url": "https://h/hooks/SECRET"}]}},
+        {"reward": {"functions": [
+            {"name": "Http", "url": "https://h/hooks/SECRET", "notSecret": True}]}}),
+    Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.reward.functions[0].judge.extraBody.session_id",
+        make_judge(extraBody={"session_id": "x"}), make_judge(extraBody={"user": "x"})),
+    Row(names_and_secrets.secret_names_have_no_value, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.env[0].value", {"env": [{"name": "SESSION_ID", "value": "x"}]},
+        {"env": [{"name": "SESSION_ID", "value": "x", "notSecret": True}]}),
+    Row(names_and_secrets.urls_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.retrieval.endpoints[0].url",
+        in_mode("Prompt", KB | {"url": "http://kb/r?token=abc"}),
+        in_mode("Prompt", KB | {"url": "http://kb/r?token=abc", "notSecret": True})),
     *(
         Row(names_and_secrets.values_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
             "spec.env[0].value", {"env": [{"name": "ANY", "value": value}]},

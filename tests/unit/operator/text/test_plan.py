@@ -203,3 +203,21 @@ def test_plan_shows_segments_and_pending_changes() -> None:
         "  next attempt, from step 13: rollout.temperature: 0.6 → 0.5\n"
     ) in text
     assert "Segments" not in plan_of(make_job())
+
+
+@pytest.mark.row("E11")
+def test_plan_hides_accepted_values_that_look_like_secrets() -> None:
+    canary, accepted = "c4n4ryq7Zt2Lk9Xw4Vb8Nc1Rm5", {"notSecret": True}
+    kb = {"name": "kb", "url": f"http://kb/{canary}?token={canary}", "extraBody": {"a": canary}}
+    header = {"name": "X-Client", "value": canary} | accepted
+    changes: dict[str, Any] = {
+        "retrieval": {"mode": "Prompt", "endpoints": [kb | accepted | {"headers": [header]}]},
+        "reward.functions": [{"name": "Http", "url": f"http://h/hooks/{canary}"} | accepted],
+        "env": [{"name": "SESSION_ID", "value": canary[:7]} | accepted],
+    }
+    job = make_job(changes)
+
+    assert Reason.SECRET_IN_PLAIN_TEXT not in {v.reason for v in violations(job, resolve(job))}
+    plan = plan_of(job)
+    assert canary[:7] not in plan
+    assert "http://h/hooks/(hidden)" in plan

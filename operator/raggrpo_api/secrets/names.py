@@ -8,7 +8,7 @@ _WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
 _LAST_WORDS: Final = "(pass|auth)"
 """Words that mark a name as secret if only a number may follow: DB_PASS_1, but not AUTH_MODE.
 
-The same applies to `token`, which may be the end of a longer word; eos_token_id does not match.
+The same applies to _ENDS; eos_token_id does not match.
 """
 _PAIRS: Final = "(pass[_.-](db|user|admin|root)|auth[_.-](header|value|cookie))"
 """Pairs of words that mark a name as secret, such as AUTH_HEADER."""
@@ -16,8 +16,15 @@ _ANYWHERE: Final = (
     "((api|auth|access|private|signing|account|shared|master|storage|encryption|license|ssh)[_.-]?key"
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
     "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
-    "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook)"
+    "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook"
+    "|(database|postgres(ql)?|mysql|mongo(db)?)[_.-]?ur[il]|conn(ection)?[_.-]?str(ing)?"
+    "|(kube|docker)[_.-]?config[_.-]?(data|content|json|b64|base64)|seed[_.-]?phrase|mnemonic)"
 )
+_ENDS: Final = (
+    "(token|bearer|session[_.-]?id|sessid|[abd-mo-quv-z]key"
+    "|(anthropic|router|together|serper|aws|ngc|client|root|user|server|project)key)"
+)
+"""Ends of names that mark a name as secret, also within a word: OPENAIKEY, but not MONKEY."""
 _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"
 """Words that mark a camelCase name as secret: dbPass, but not maxTokens."""
 
@@ -27,7 +34,7 @@ def _pattern(start: str, other: str, end: str) -> str:
     word = f"{start}({other}*[_.-])?"
     return (
         f"(?i:{word}{_WORDS}([_.-]{other}*)?{end}|{word}{_LAST_WORDS}[_.-]?[0-9]*{end}"
-        f"|{start}{other}*token([_.-]?([0-9]+|value|prod|dev))?{end}"
+        f"|{start}{other}*{_ENDS}([_.-]?([0-9]+|value|data|prod|dev))?{end}"
         f"|{word}{_PAIRS}{other}*{end}|{start}{other}*{_ANYWHERE}{other}*{end})"
         f"|{start}{other}*[a-z0-9]{_HUMPS}([A-Z0-9_.-]{other}*)?{end}"
     )
@@ -35,14 +42,17 @@ def _pattern(start: str, other: str, end: str) -> str:
 
 SECRET_NAME_PATTERN: Final = _pattern("^", ".", "$")
 """RE2 pattern of secret names; must not match TOKENIZERS_PARALLELISM or max_tokens."""
-SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#]")
-"""RE2 pattern of a URL whose query or fragment assigns a value to a secret name."""
+SECRET_QUERY_PATTERN: Final = _pattern("[?&;#]", "[^?=&;#]", "=[^?&;#{]")
+"""RE2 pattern of a URL whose query or fragment assigns a value to a secret name.
+
+A placeholder such as `{message_id}` is not a value.
+"""
 
 
 def has_secret_query(url: str) -> bool:
     """Return whether SECRET_QUERY_PATTERN matches a URL, in linear time, unlike `re.search`."""
     pairs = (part.partition("=") for part in re.split("[?&;#]", url)[1:])
-    return any(value and is_secret_name(name) for name, _, value in pairs)
+    return any(value[:1] not in ("", "{") and is_secret_name(name) for name, _, value in pairs)
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,0 +1,1 @@
+"""Recognition of secrets by name and by value, and their redaction in shown text."""
