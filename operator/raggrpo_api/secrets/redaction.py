@@ -1,11 +1,13 @@
 """Redaction of what is shown or stored: messages, records, plans and reports."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api.fields.json_values import FREE_JSON
 
-from .detection import has_secret, name_of, path_parts
+from .detection import has_secret, is_secret_pair, name_of, path_parts
 from .names import is_secret_name
 from .values import has_known_secret
 
@@ -26,6 +28,16 @@ def display_path(path: str, host: str = "") -> str:
     """Return the path of a URL for messages and records."""
     parts = path_parts(host, path)
     return "/".join(HIDDEN if part and (after or bad) else part for part, after, bad in parts)
+
+
+def url_secrets(url: str) -> Iterator[str]:
+    """Yield the parts of a URL that must not be shown when a response repeats them."""
+    parsed = urlsplit(url)
+    parts = path_parts(parsed.netloc, parsed.path)
+    yield from (part for part, _, is_secret in parts if is_secret)
+    for name, value in parse_qsl(parsed.query):
+        if is_secret_pair(name, value) or has_secret(value):
+            yield value
 
 
 def redacted(value: Any, name: str = "") -> Any:

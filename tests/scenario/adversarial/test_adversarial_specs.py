@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import statistics
@@ -19,6 +20,7 @@ from raggrpo_operator.crd import job_schema
 from support.builders.operator.adversarial_specs import adversarial_jobs
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, make_raw_job
 from support.builders.operator.manifests import Manifest, pod_templates
+from support.builders.operator.wrong_jobs import prompt_mode, rewards
 from support.kubernetes.admission import Verdict, first_round
 from support.kubernetes.kubernetes_schemas import VERSIONS, violations_of_schemas
 from support.kubernetes.pod_security import violations_of_restricted
@@ -177,3 +179,37 @@ def test_first_rounds_of_random_jobs_take_bounded_time(
     print(f"\n{SPECS} specs: median {1000 * median:.1f} ms, worst {1000 * worst:.0f} ms")
     assert median <= MEDIAN_SECONDS
     assert worst <= WORST_SECONDS
+
+
+CANARY = "c4n4ryq7Zt2Lk9Xw4Vb8Nc1Rm5"
+PLACES_OF_SECRETS: Mapping[str, Mapping[str, Any]] = {
+    "variable": {"spec.env": [{"name": "SESSION_ID", "value": CANARY}]},
+    "header": prompt_mode(headers=[{"name": "X-Client", "value": CANARY}]),
+    "body": prompt_mode(extraBody={"filters": [{"tenant": CANARY}]}),
+    "path of an endpoint": prompt_mode(url=f"http://kb/{CANARY}"),
+    "path of a reward": rewards({"name": "Http", "url": f"https://h/hooks/{CANARY}"}),
+    "query of a reward": rewards({"name": "Http", "url": f"https://h/score?a={CANARY}"}),
+}
+
+
+@pytest.mark.row("E11")
+@pytest.mark.parametrize("place", PLACES_OF_SECRETS)
+def test_secrets_in_plain_text_are_rejected_without_being_repeated(place: str) -> None:
+    verdict = first_round(make_raw_job({"metadata.namespace": "a"} | PLACES_OF_SECRETS[place]))
+    assert verdict.refused
+    assert "notSecret: true" in verdict.message
+    assert CANARY not in json.dumps([verdict.status, verdict.events])
+
+
+@pytest.mark.row("E11")
+@pytest.mark.parametrize("place", PLACES_OF_SECRETS.keys() - {"variable", "header"})
+def test_accepted_secrets_are_not_in_configmaps(place: str) -> None:
+    raw = make_raw_job({"metadata.namespace": "a"} | PLACES_OF_SECRETS[place])
+    spec = raw["spec"]
+    for item in [*spec.get("reward", {}).get("functions", ()),
+                 *spec.get("retrieval", {}).get("endpoints", ())]:  # fmt: skip
+        item["notSecret"] = True
+    verdict = first_round(raw)
+    assert not verdict.refused, verdict.message
+    [record] = [each for each in verdict.objects.values() if each["kind"] == "ConfigMap"]
+    assert CANARY not in json.dumps([record, verdict.status, verdict.events])

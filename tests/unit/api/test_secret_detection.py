@@ -42,7 +42,8 @@ ORDINARY = (
     "10.5281/zenodo.1234567", "etag-" + SHA[:32], "cache-key-" + SHA[:32], "build-20261127T220315Z",
     # Encoded and long texts
     encoded("Answer the question with one of the given passages."),
-    encoded("你是一个检索助手。请根据给定的段落回答问题。"), encoded("Frage: {question}\nAntwort: "),
+    encoded("你是一个检索助手。请根据给定的段落回答问题。"),
+    encoded("Frage: {question}\nAntwort: "),
     encoded("You are a helpful assistant. " * 20), encoded('{"role": "system", "content": "Hi"}'),
     encoded("<search>query</search> returns passages; answer in <answer>."),
     encoded(json.dumps({"temperature": 0.7, "max_tokens": 512})),
@@ -85,7 +86,8 @@ ORDINARY = (
     "psgs_w100.tsv.gz", "wiki-18-corpus-bm25-index-shard-00003-of-00016",
     "math-ai/MATH-500", "AI-MO/NuminaMath-CoT", "BytedTsinghua-SIA/DAPO-Math-17k",
     "/data/2026/11/27/export_of_all_support_tickets_in_german_and_english_v12_final.parquet",
-    "/mnt/data/TriviaQA-unfiltered-web-train.jsonl", "train-00000-of-00001-b42a775f407cee45.parquet",
+    "/mnt/data/TriviaQA-unfiltered-web-train.jsonl",
+    "train-00000-of-00001-b42a775f407cee45.parquet",
     "events.out.tfevents.1732723200.worker-0.1234.0", "nsys_profile_rank0_step000120.qdrep",
     "grpo_qwen2.5_7b_bf16_lr1e-6_kl0.001_n8_bs128_ckpt_000100",
     "Qwen2.5-7B-GRPO-lr1e-6-beta0.04-eps0.2-n16-seed1234-2026-11-27T22-03-15",
@@ -111,7 +113,8 @@ ORDINARY = (
 
 RANDOM = "q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3Pd6Gs0Fy"
 TOKENS = (
-    "hf_" + "aB3" * 11, "sk-" + "aB3d" * 12, "sk-proj-" + "aB3d_" * 8 + "aB3d" * 8, "gsk_" + "aB3d" * 13,
+    "hf_" + "aB3" * 11, "sk-" + "aB3d" * 12, "sk-proj-" + "aB3d_" * 8 + "aB3d" * 8,
+    "gsk_" + "aB3d" * 13,
     "sk-ant-api03-" + RANDOM * 3, "sk-or-v1-" + SHA256, "r8_" + "aB3d" * 9, "xai-" + "aB3d" * 20,
     "pplx-" + "aB3d" * 12, "jina_" + SHA, "AIza" + "aB3d" * 9, "ya29." + "aB3d" * 9,
     "AKIA" + "A1B2" * 4, "ASIA" + "A1B2" * 4, "LTAI" + "aB3d" * 5, "AKID" + "aB3d" * 8,
@@ -131,7 +134,8 @@ SERVICE_ACCOUNT = json.dumps({"type": "service_account", "private_key_id": "ab",
 PARTS = ('{"alg":"HS256"}', '{"sub":"1","name":"Ada"}')
 JWT = ".".join([*(encoded(part).rstrip("=") for part in PARTS), RANDOM])
 DISGUISED = (
-    JWT, "Bearer " + RANDOM, "prefix " + JWT, KEY_FILE, encoded(KEY_FILE), encoded(encoded(KEY_FILE)),
+    JWT, "Bearer " + RANDOM, "prefix " + JWT, KEY_FILE, encoded(KEY_FILE),
+    encoded(encoded(KEY_FILE)),
     KEY_FILE.replace("RSA", "OPENSSH"), "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" + "aB3d" * 9, KUBECONFIG,
     encoded(KUBECONFIG), SERVICE_ACCOUNT, encoded(SERVICE_ACCOUNT), encoded("ada:correct-horse"),
     '{"auths": {"images.example.com": {"auth": "' + encoded("ada:horse-battery") + '"}}}',
@@ -153,7 +157,8 @@ DISGUISED = (
     "https://api.telegram.org/bot123456789:AA" + "aB3d" * 8 + "a/sendMessage",
     # Keys of unknown providers
     RANDOM, RANDOM[:20], "key " + RANDOM, "acme_" + RANDOM, "acme-live-" + RANDOM, "x=" + RANDOM,
-    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzRb4cDeFgH", "a8f5xk2m9qw3zt7v1bn6hj4p", "JBSWY3DPEHPK3PXPQ2ZX7VKN",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzRb4cDeFgH", "a8f5xk2m9qw3zt7v1bn6hj4p",
+    "JBSWY3DPEHPK3PXPQ2ZX7VKN",
     "Zm9vYmFy8kQ2x+7Lp0VtYw3HsJ/R9dKc5NbGqXe1UoI=", "Xk9$mP2!vL7#qR4z", "Winter2026!Horse",
     "dGhpcyBpcyBu/3QgYXNjaWk5vQz8Wk1Lx7YtRb2MhPcJq0==", "gAAAAABnQ3x7LpVtYw3HsJR9dKc5NbGqXe1UoI",
     "MTk4NjIyNDgzNDcxOTI1MjQ4.Cl2FMQ.ZnCjm1XVW7vRze4b7Cq4se7kKWs", "v1.0-" + RANDOM + RANDOM,

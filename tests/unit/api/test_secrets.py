@@ -7,7 +7,7 @@ import pytest
 
 from raggrpo_api.secrets.detection import has_secret
 from raggrpo_api.secrets.names import SECRET_QUERY_PATTERN, has_secret_query, is_secret_name
-from raggrpo_api.secrets.redaction import HIDDEN, display_url, redacted
+from raggrpo_api.secrets.redaction import HIDDEN, display_url, redacted, url_secrets
 
 NAMES = (
     "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",
@@ -162,3 +162,8 @@ def test_display_url_hides_credentials_queries_and_secret_parts(text: str, shown
 def test_pairs_with_secret_names_are_hidden() -> None:
     pair = {"name": "Authorization", "value": "x"}
     assert redacted([pair]) == [pair | {"value": HIDDEN}]
+
+
+def test_url_secrets_are_those_parts_that_are_hidden() -> None:
+    url = f"http://h/hooks/list/SECRET?tenant=acme&api_key=horse&a={RANDOM}"
+    assert list(url_secrets(url)) == ["SECRET", "horse", RANDOM]

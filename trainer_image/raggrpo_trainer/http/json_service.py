@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from raggrpo_api.secrets.redaction import display_url
+from raggrpo_api.secrets.redaction import display_url, url_secrets
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 from .background_tasks import BackgroundTasks
@@ -274,8 +274,8 @@ class JsonService:
         return repr(self._without_secrets(response.text))
 
     def _without_secrets(self, text: str, limit: int = EXCERPT_CHARACTERS) -> str:
-        """Return the first `limit` characters of `text` with header values masked."""
-        for secret in _secrets_in(self._headers.values()):
+        """Return the first `limit` characters of `text`, with secrets in headers and URL masked."""
+        for secret in _secrets_in([*self._headers.values(), *url_secrets(self._url)]):
             text = text.replace(secret, "***")
         return text[:limit]
 

@@ -81,6 +81,17 @@ WRONG_VALUES: Rows = {
     "no GPU": ({"spec.resources.gpusPerNode": 0}, ["spec.resources.gpusPerNode", "device: CPU"]),
     "secret in plain env": ({"spec.env": [{"name": "HF_TOKEN", "value": "hf_abc"}]},
         ["spec.env[0].value", "the name looks like a secret", "secretKeyRef"]),
+    **{
+        f"secret in {name}": ({"spec.env": [{"name": name, "value": "x"}]},
+            ["spec.env[0].value", "the name looks like a secret", "notSecret: true"])
+        for name in ("DATABASE_URL", "BEARER", "OPENAIKEY", "KUBECONFIG_DATA", "SESSION_ID")
+    },
+    "token in plain env": ({"spec.env": [{"name": "MODE", "value": "gsk_" + "a1" * 20}]},
+        ["spec.env[0].value", "the value looks like a secret", "notSecret: true"]),
+    "session in a header": (prompt_mode(headers=[{"name": "X-Session-Id", "value": "x"}]),
+        ["endpoints[0].headers[0].value", "the name looks like a secret", "notSecret: true"]),
+    "token in a URL": (rewards({"name": "Http", "url": "http://h/r8_" + "a1" * 20}),
+        ["spec.reward.functions[0].url", "looks like a secret", "notSecret: true"]),
     "secret in a header": (prompt_mode(headers=[{"name": "Authorization", "value": "Bearer abc"}]),
         ["endpoints[0].headers[0].value", "the name looks like a secret", "secretKeyRef"]),
     "endpoint with neither url nor managed": (

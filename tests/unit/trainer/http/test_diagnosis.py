@@ -51,6 +51,8 @@ def make_responder(status: int, **headers: str) -> Respond:
         ("/chat/?key=abc#x", "/chat/"),
         (f"/chat/{SECRET}/", "/chat/***/"),
         ("https://user:pw@other.example/chat?key=abc", "https://other.example/chat"),
+        ("/hooks/s3cr3tvalue/", "/hooks/(hidden)/"),
+        ("https://other.example/hooks/s3cr3tvalue", "https://other.example/hooks/(hidden)"),
     ],
 )
 async def test_redirect_error_names_target_and_remedy_without_secret(
@@ -59,6 +61,15 @@ async def test_redirect_error_names_target_and_remedy_without_secret(
     failure = await failure_of(make_responder(307, location=location))
     assert failure.detail == f"307: the service has moved to {shown}; set url to this address"
     assert not failure.transient
+
+
+async def test_secret_of_url_is_masked_when_response_repeats_it() -> None:
+    async def respond(received: Received) -> Response:
+        return Response(f"no such key: {received.query['api_key']}", 404)
+
+    async with serving(respond) as server:
+        failure = await failure_at(f"{server.url}/?api_key=horse-battery")
+    assert failure.detail == "404: 'no such key: ***'"
 
 
 async def test_redirect_with_invalid_location_is_reported_with_status() -> None:
