@@ -27,9 +27,9 @@ _HOST: Final = re.compile(r"://[^/?#\s]*")
 _URL_PATH: Final = re.compile(r"://([^/?#\s]*)(/[^?#\s]*)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z0-9_.-]{2,64})=[\"']?([^\s;,&\"']{8,})")
 _YAML_FIELD: Final = re.compile(r"([A-Za-z0-9_.-]{2,64})[\"']?:\s+[\"']?([A-Za-z0-9+/=_.-]{16,})")
-_HOOK: Final = re.compile("(?i)(web)?hook[a-z0-9]*|(api)?keys?|tokens?|secrets?")
+_HOOK: Final = re.compile("(?i)[a-z0-9_-]*hook[a-z0-9_-]*|(api[_-]?)?keys?|tokens?|secrets?")
 """Parts of a path that are followed by a secret."""
-_WORD: Final = re.compile(r"v?[0-9]+|[a-z]+([-_.][a-z]+)*|\{.*\}")
+_WORD: Final = re.compile(r"v?[0-9]+|[a-z]{1,12}([-_.][a-z]{1,12})*|\{.*\}")
 """Parts of a path that are not secret: versions, numbers, lowercase words and placeholders."""
 _MIN_SECRET_PART: Final = 6
 _AMBIGUOUS_NAMES: Final = frozenset({"key", "keys"})

@@ -17,11 +17,12 @@ _ANYWHERE: Final = (
     "|(auth|access|api|session|refresh|bearer|private|oauth|csrf)[_.-]?token"
     "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
     "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook"
-    "|(database|postgres(ql)?|mysql|mongo(db)?)[_.-]?ur[il]|conn(ection)?[_.-]?str(ing)?"
-    "|(kube|docker)[_.-]?config[_.-]?(data|content|json|b64|base64)|seed[_.-]?phrase|mnemonic)"
+    "|connection[_.-]?string|(kube|docker)[_.-]?config[_.-]?(data|content|json|b64|base64)"
+    "|seed[_.-]?phrase|mnemonic)"
 )
 _ENDS: Final = (
-    "(token|bearer|session[_.-]?id|sessid|[abd-mo-quv-z]key"
+    "(token|bearer|session[_.-]?id|sessid|conn[_.-]?str|[abd-mo-quv-z]key"
+    "|(database|postgres(ql)?|mysql|mongo(db)?)[_.-]?ur[il]"
     "|(anthropic|router|together|serper|aws|ngc|client|root|user|server|project)key)"
 )
 """Ends of names that mark a name as secret, also within a word: OPENAIKEY, but not MONKEY."""

@@ -150,6 +150,7 @@ DISGUISED = (
     "http://kb/?token=horse", "http://kb/?api%5Fkey=horse", "http://kb/#access_token=horse",
     "http://kb/?session_id=horse", "http://kb/?a=1&X-Amz-Signature=" + SHA256,
     "https://h/hooks/SECRET", "https://h/hooks/s3cr3tvalue", "https://h/api/webhooks/12/" + RANDOM,
+    "https://h/hooks/correcthorsebatterystaple", "https://h/webhook-test/A1b2C3",
     "https://h/%68ooks/s3cr3tvalue", "https://h/hooks/s3cr3t%76alue", "https://h/webhook/" + UUID,
     "https://hooks.slack.com/services/T0/B0/" + RANDOM[:24], "https://h/score/" + RANDOM,
     "https://discord.com/api/webhooks/1/" + RANDOM, "https://h/x/" + RANDOM[:20] + "/score",

@@ -16,7 +16,13 @@ NAMES = (
     "DB_PASS_1", "PASS_DB", "PGPASS", "MYSQLPASS", "DB_PW", "HFTOKEN", "GITHUBTOKEN", "API_TOKENS",
     "AUTH_HEADER", "dbPass", "AccountKey", "accountKey", "sshKey", "idToken", "clientSecret",
     "HF_TOKEN_2", "API_KEYS", "db.pass", "myPwd", "userToken2", "MY_TOKEN_VALUE",
-    "TS_AUTHKEY", "PASS_WORD", "SSH_PASS_PHRASE", "PASSKEY", "DB_PSWD",
+    "TS_AUTHKEY", "PASS_WORD", "SSH_PASS_PHRASE", "PASSKEY", "DB_PSWD", "DATABASE_URL", "BEARER",
+    "OPENAIKEY", "KUBECONFIG_DATA", "SESSION_ID", "SQLALCHEMY_DATABASE_URI", "MONGODB_URI",
+    "CONNSTR",
+    "AZURE_STORAGE_CONNECTION_STRING", "PG_CONN_STR", "X-Session-Id", "sessionId", "JSESSIONID",
+    "PHPSESSID", "openaikey", "openAIKey", "ANTHROPICKEY", "WANDBKEY_2", "HFKEY", "KUBE_CONFIG_B64",
+    "DOCKER_CONFIG_JSON", "DOCKERCONFIGJSON", "WALLET_MNEMONIC", "SEED_PHRASE", "AUTH_BEARER",
+    "BEARER_VALUE", "GROQKEY", "OPENAIKEY_PROD", "SESSION_ID_2", "MYSQL_URL", "database.uri",
 )  # fmt: skip
 HARMLESS_NAMES = (
     "TOKENIZERS_PARALLELISM", "max_tokens", "KEYBOARD", "MONKEY", "tenant_id", "HOME", "PATH",
@@ -24,6 +30,9 @@ HARMLESS_NAMES = (
     "num_tokens", "stop_token_ids", "eos_token_id", "eosTokenId", "maxTokens", "token_type_ids",
     "monkey", "keyboard", "KEYWORDS", "compass", "bypass", "author", "pass_at_k", "passThrough",
     "tokenizer", "numKeywords", "max_new_tokens", "min_tokens", "signal", "DESIGN", "patience",
+    "SESSION_IDLE_SECONDS", "sessions", "KUBECONFIG", "DATABASE", "database_name", "REDIS_HOST",
+    "VECTOR_DB_URL", "turkey", "donkey", "hockey", "whiskey", "hotkey", "conn_strategy", "URL",
+    "connection_timeout", "DOCKER_CONFIG", "MODEL_URI", "RETRIEVER_URL", "message_id", "user_id",
 )  # fmt: skip
 
 
@@ -88,7 +97,8 @@ def test_ordinary_values_are_not_treated_as_secret(value: str) -> None:
 
 UNITS = ("?", "?key_", "://:", "eyJ", "eyJaaaaaaaa-", "_key", "&secret", "https://a", "-",
          "postgres://:", "redis://a:b", " pwd  ", "://a/hooks/", " eyJaaaaaaaa", "Key", "pass",
-         "-----BEGIN A")  # fmt: skip
+         "-----BEGIN A", " a=", "a: ", "%25", "[", "{\"a\":", "/hooks", "QUJD ", "AAA=== ",
+         "ssh-a ", "-----BEGIN CERTIFICATE-----", "data:a/b;base64,")  # fmt: skip
 
 
 @pytest.mark.row("E11")
