@@ -32,7 +32,7 @@ _HOOK: Final = re.compile("(?i)[a-z0-9_-]*hook[a-z0-9_-]*|(api[_-]?)?keys?|token
 _WORD: Final = re.compile(r"v?[0-9]+|[a-z]{1,12}([-_.][a-z]{1,12})*|\{.*\}")
 """Parts of a path that are not secret: versions, numbers, lowercase words and placeholders."""
 _MIN_SECRET_PART: Final = 6
-_AMBIGUOUS_NAMES: Final = frozenset({"key", "keys"})
+_AMBIGUOUS_NAME: Final = re.compile("(?i)((sort|partition|primary|foreign|group|row)[_-]?)?keys?")
 """Names in a JSON or YAML text that are often not secret, such as the key of a toleration."""
 
 
@@ -119,17 +119,21 @@ def _has_secret_path(text: str) -> bool:
 def _assigns_secret(text: str) -> bool:
     """Return whether a text such as a command or YAML assigns a value to a secret name."""
     return any(
-        match[1].lower() not in _AMBIGUOUS_NAMES and is_secret_pair(match[1], match[2])
+        _is_embedded_pair(match[1], match[2])
         for pattern in (_ASSIGNMENT, _YAML_FIELD)
         for match in pattern.finditer(text)
     )
+
+
+def _is_embedded_pair(name: str, text: str) -> bool:
+    return not _AMBIGUOUS_NAME.fullmatch(name) and is_secret_pair(name, text)
 
 
 def _decoded(text: str) -> Iterator[str]:
     """Yield the texts that are encoded in a text in base64, JSON or percent-encoding."""
     for match in _BASE64.finditer(text):
         if inner := _decoded_base64(match[0]):
-            yield f"://{inner}@" if _LOGIN.fullmatch(inner) else inner
+            yield f"password={inner}" if _LOGIN.fullmatch(inner) else inner
     if text.lstrip()[:1] in ("{", "["):
         yield from _json_assignments(text)
     if (plain := unquote(text)) != text:
@@ -144,7 +148,7 @@ def _json_assignments(text: str) -> Iterator[str]:
         return
     for _, name, inner in texts:
         yield inner
-        if name.lower() not in _AMBIGUOUS_NAMES and is_secret_pair(name, inner):
+        if _is_embedded_pair(name, inner):
             yield f"password={inner}"
 
 

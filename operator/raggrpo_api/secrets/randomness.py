@@ -25,7 +25,7 @@ _MIN_ENTROPY: Final = 3.0
 _MIN_LENGTH: Final = 16
 _MIN_LENGTH_OF_ONE_CASE: Final = 24
 """Minimum characters of text in one case with at most one digit, which may be abbreviations."""
-_MIN_SEGMENT: Final = 10
+_MIN_SEGMENT: Final = 7
 """Minimum mean number of characters between the separators within a key; names have fewer."""
 _MAX_LENGTH: Final = 512
 """Maximum characters of a key; longer text is data."""
@@ -35,11 +35,13 @@ _KEY: Final = re.compile("(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Z
 _PUBLIC: Final = re.compile(
     r"(?s)-----BEGIN (?:[A-Z0-9 ]*CERTIFICATE|[A-Z ]*PUBLIC KEY)-----.*?(?:-----END[A-Z ]*-----|$)"
     r"|\bssh-[a-z0-9-]+ AAAA[A-Za-z0-9+/=]+|\bdata:[a-z]+/[a-z0-9.+-]+;base64,[A-Za-z0-9+/=]*"
-    r"|\bsha(?:1|256|384|512)[-:=][A-Za-z0-9+/_=-]{27,}"
+    r"|\b(?:sha(?:1|256|384|512)|md5|h1)[-:=][A-Za-z0-9+/_=-]{22,}|/nix/store/[0-9a-z]{32}"
+    r"|(?<![A-Za-z0-9])(?:raysubmit|asst|thread|file|batch|chatcmpl)[_-][A-Za-z0-9]{12,48}"
     r"|(?<![A-Za-z0-9])(?:g?[0-9a-f]+|[0-9A-F]+|[0-7][0-9A-HJKMNP-TV-Z]{25}"
     r"|Qm[1-9A-HJ-NP-Za-km-z]{44}|baf[a-z2-7]{56})(?![A-Za-z0-9])"
 )
-"""Certificates, public keys, inline files, digests, hexadecimal ids, ULIDs and IPFS addresses."""
+"""Certificates, public keys, inline files, digests, hexadecimal ids, ULIDs, IPFS addresses, and ids
+of Ray jobs and of objects behind OpenAI-compatible servers."""
 
 
 def has_random_text(text: str) -> bool:

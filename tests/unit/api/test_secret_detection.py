@@ -111,6 +111,108 @@ ORDINARY = (
     "small-head-svc.team-a.svc.cluster.local", "cuda12.4.1-cudnn9-devel-ubuntu22.04",
 )  # fmt: skip
 
+MORE_ORDINARY = r"""
+arn:aws:iam::123456789012:role/raggrpo-trainer
+ip-10-0-0-1.eu-west-1.compute.internal
+8.0;8.6;9.0+PTX
+--xla_gpu_enable_latency_hiding_scheduler=true
+service.name=trainer,deployment.environment=production,service.version=2026.11
+ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null
+MIG-8f6d7c3a-1b2c-4d5e-8f90-a1b2c3d4e5f6
+FLASH_ATTN_VLLM_V1
+raysubmit_7Kc9uQbVbJpNVqDR
+https://api.example.com/v1/assistants/asst_q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3P/search
+/nix/store/q7zt2lk9xw4vb8nc1rm5hj3pd6gs0fy1-python3-3.11.7
+h1:q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3Pd6Gs0Fyq7Zt2Lk9Xw4V=
+md5:XrY7u+Ae7tCTyyK7j1rNww==
+com.example.search.RetrieverServiceImplV2
+images.example.com/nvidia/pytorch:24.10-py3
+images.example.com/kuberay/operator:v1.4.2
+openai/clip-vit-large-patch14-336
+laion/CLIP-ViT-bigG-14-laion2B-39B-b160k
+timm/vit_base_patch16_clip_224.openai_ft_in12k_in1k
+google/siglip-so400m-patch14-384
+facebook/wav2vec2-large-xlsr-53
+EleutherAI/pythia-1.4b-deduped-v0
+bigscience/bloomz-7b1-mt
+stabilityai/stable-diffusion-xl-base-1.0
+TheBloke/Llama-2-70B-Chat-GGUF/llama-2-70b-chat.Q4_K_M.gguf
+bartowski/Qwen2.5-7B-Instruct-GGUF-IQ4_XS
+unsloth/Qwen2.5-7B-Instruct-bnb-4bit
+cross-encoder/ms-marco-MiniLM-L-6-v2
+NousResearch/Hermes-3-Llama-3.1-405B-FP8
+deepseek-ai/DeepSeek-R1-0528-Qwen3-8B
+Alibaba-NLP/gte-Qwen2-1.5B-instruct
+WhereIsAI/UAE-Large-V1
+mixedbread-ai/mxbai-embed-xlarge-v1
+jinaai/jina-embeddings-v3
+nomic-ai/nomic-embed-text-v1.5
+Snowflake/snowflake-arctic-embed-l-v2.0
+HuggingFaceH4/ultrafeedback_binarized
+allenai/tulu-3-sft-mixture
+Skywork/Skywork-Reward-Preference-80K-v0.2
+open-r1/OpenR1-Math-220k
+Jiayi-Pan/Countdown-Tasks-3to4
+lmsys/lmsys-chat-1m
+wikimedia/wikipedia/20231101.en
+BeIR/msmarco-v2.1-segmented
+MuSiQue_Ans_v1.0_dev_4hop1__123456_789012
+5ae0d91e55429924de1b7107
+job-2026-11-27-grpo-7b-seed42-attempt003-worker0007
+W&B run proud-sunset-1234
+Team Search <search@example.com>
+https://search.example.com/api/as/v1/engines/national-parks-demo/search.json
+http://milvus:19530/v2/vectordb/entities/search
+http://vespa:8080/search/?yql=select+*+from+passage+where+userQuery()&hits=10
+http://solr:8983/solr/wikipedia/select?q={question}&rows={top_k}&wt=json&defType=edismax
+https://api.semanticscholar.org/graph/v1/paper/649def34f8be52c8b66281af98ae884c09aef38b
+https://openreview.net/forum?id=H1lZZ2C9Km
+https://www.youtube.com/watch?v=dQw4w9WgXcQ
+https://zenodo.org/api/records/7773716/files-archive
+x-goog-api-client: gl-python/3.11 grpc/1.66
+application/json; charset=utf-8
+text/event-stream
+rewritten_query,user_profile,history_summary
+/data/Quartalsbericht_Konzernabschluss_2025_Endfassung_ueberarbeitet_v3_final.docx
+/data/Überweisungsbestätigungen/2026/Jänner.parquet
+训练数据集_第一批_问答对_20261127.jsonl
+dt=20261127/hour=22/run_id=scheduled__2026-11-27T22:00:00+00:00
+LoraConfig(r=16,lora_alpha=32,target_modules=all-linear)
+ZeRO-3-offload-bf16-flashattn2-gradckpt
+A100-SXM4-80GB
+NVIDIA-H100-80GB-HBM3-MIG-1g.10gb
+cpu=16000m,memory=64Gi,nvidia.com/gpu=8
+Qwen2TokenizerFast
+AutoModelForSequenceClassification
+Qwen2_5_VLForConditionalGeneration
+DistributedDataParallelKwargsHandler
+LlamaForCausalLMWithValueHead
+torch.nn.parallel.DistributedDataParallel
+XMLHttpRequest
+PYTHONDONTWRITEBYTECODE
+JSONSchemaDraft202012Validator
+HTTPSConnectionPool
+ISO8601DateTimeFormatter
+sha1sum_of_corpus
+base64EncodedPrompt
+utf8mb4_unicode_ci
+H264VideoEncoderBaseline
+0123456789abcdef0123456789abcdef
+Rindfleischetikettierungsueberwachungsaufgabenuebertragungsgesetz
+pneumonoultramicroscopicsilicovolcanoconiosis
+Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogoch
+Szczebrzeszyn
+arbeiderspartij
+przedsiebiorstwo
+Wszystkiego najlepszego
+yy-MM-dd_HH-mm-ss.SSSSSS
+%Y-%m-%dT%H:%M:%S.%fZ
+^(?:[A-Za-z0-9+/]{4})*$
+{"filter":{"must":[{"key":"lang","match":{"value":"en"}}]}}
+{"sort_key":"date","partition_key":"lang"}
+"""
+"""One ordinary value per line."""
+
 RANDOM = "q7Zt2Lk9Xw4Vb8Nc1Rm5Hj3Pd6Gs0Fy"
 TOKENS = (
     "hf_" + "aB3" * 11, "sk-" + "aB3d" * 12, "sk-proj-" + "aB3d_" * 8 + "aB3d" * 8,
@@ -138,6 +240,7 @@ DISGUISED = (
     encoded(encoded(KEY_FILE)),
     KEY_FILE.replace("RSA", "OPENSSH"), "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" + "aB3d" * 9, KUBECONFIG,
     encoded(KUBECONFIG), SERVICE_ACCOUNT, encoded(SERVICE_ACCOUNT), encoded("ada:correct-horse"),
+    encoded("ada:correct/horse@battery"),
     '{"auths": {"images.example.com": {"auth": "' + encoded("ada:horse-battery") + '"}}}',
     '{"db": {"password": "horse"}}', '[{"api_key": "a"}]', '"x" --password=horse',
     "HF_TOKEN=correcthorse raggrpo run", "client-key-data: " + "LS0t" * 9,
@@ -172,7 +275,7 @@ def test_example_sets_have_required_sizes() -> None:
 
 
 @pytest.mark.row("E11")
-@pytest.mark.parametrize("value", ORDINARY)
+@pytest.mark.parametrize("value", [*ORDINARY, *MORE_ORDINARY.split("\n")])
 def test_ordinary_values_are_accepted(value: str) -> None:
     assert not has_secret(value)
 
