@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.spec.resources import CaBundle
+from raggrpo_api.spec.resources import CaBundle, EnvVar
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.training import TrainingSpec
@@ -40,6 +40,8 @@ def validate(example: Any) -> None:
             make_job({"env": env, "egress": egress})
         case {"caBundle": bundle}:
             CaBundle.model_validate(bundle)
+        case {"env": variables}:
+            assert [EnvVar.model_validate(each) for each in variables]
         case {"training": training}:
             TrainingSpec.model_validate(training)
         case {"segments": segments}:
