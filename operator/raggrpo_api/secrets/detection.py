@@ -23,6 +23,10 @@ _PASSWORD: Final = re.compile(
     r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])(?=.*[!#$%^*&])[A-Za-z0-9!@#$%^&*_~+-]{10,64}"
 )
 """A text that consists of a generated password."""
+_COMMAND: Final = re.compile(
+    r"(^|\s)(-u|--user)[\s=]+[^\s:]{1,64}:\S|\blogin\s+\S{1,64}\s+password\s+\S"
+)
+"""Credentials in the arguments of a command or in a .netrc file."""
 _HOST: Final = re.compile(r"://[^/?#\s]*")
 _URL_PATH: Final = re.compile(r"://([^/?#\s]*)(/[^?#\s]*)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z0-9_.-]{2,64})=[\"']?([^\s;,&\"']{8,})")
@@ -48,7 +52,7 @@ class Finding(NamedTuple):
 
 def has_secret(text: str, encodings: int = 0) -> bool:
     """Return whether a text contains what looks like a secret, at any place and encoding."""
-    if has_known_secret(text) or _PASSWORD.fullmatch(text):
+    if has_known_secret(text) or _PASSWORD.fullmatch(text) or _COMMAND.search(text):
         return True
     if _has_secret_path(text) or _assigns_secret(text):
         return True

@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-_WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwt|psk|otp|creds?)"
+_WORDS: Final = "(key|pwd|pw|pat|sig|sas|dsn|jwts?|psk|otp|creds?)"
 """Words that mark a name as secret if they are separate words in the name: DB_PW, x-key-id."""
-_LAST_WORDS: Final = "(pass|auth)"
+_LAST_WORDS: Final = "(pass|auth|session|hmac|[cx]srf)"
 """Words that mark a name as secret if only a number may follow: DB_PASS_1, but not AUTH_MODE.
 
 The same applies to _ENDS; eos_token_id does not match.
@@ -18,12 +18,14 @@ _ANYWHERE: Final = (
     "|(pg|sql|db|redis|smtp|mongo|root|user|admin|ssh|ftp|mail|proxy|ldap)pass"
     "|secret|pswd|pass[_.-]?(w|phrase|code|key)|credential|signature|authorization|cookie|webhook"
     "|connection[_.-]?string|(kube|docker)[_.-]?config[_.-]?(data|content|json|b64|base64)"
-    "|seed[_.-]?phrase|mnemonic)"
+    "|(service[_.-]?account|gcp[_.-]?sa)[_.-](json|b64|base64|data)|id_(rsa|dsa|ecdsa|ed25519)"
+    "|private[_.-]?pem|seed[_.-]?phrase|mnemonic)"
 )
 _ENDS: Final = (
     "(token|bearer|session[_.-]?id|sessid|conn[_.-]?str|[abd-mo-quv-z]key"
-    "|(database|postgres(ql)?|mysql|mongo(db)?)[_.-]?ur[il]"
-    "|(anthropic|router|together|serper|aws|ngc|client|root|user|server|project)key)"
+    "|(database|postgres(ql)?|pg|mysql|jdbc|mongo(db)?)[_.-]?ur[il]|db[_.-]?conn(ection)?"
+    "|(anthropic|router|together|serper|aws|ngc|client|root|user|server|session|project)key"
+    "|(basic|proxy|http|user)auth)"
 )
 """Ends of names that mark a name as secret, also within a word: OPENAIKEY, but not MONKEY."""
 _HUMPS: Final = "(Key|Pass|Pwd|Pw|Sig|Sas|Dsn|Jwt|Pat|Otp|Psk)"

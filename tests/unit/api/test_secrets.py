@@ -22,7 +22,11 @@ NAMES = (
     "AZURE_STORAGE_CONNECTION_STRING", "PG_CONN_STR", "X-Session-Id", "sessionId", "JSESSIONID",
     "PHPSESSID", "openaikey", "openAIKey", "ANTHROPICKEY", "WANDBKEY_2", "HFKEY", "KUBE_CONFIG_B64",
     "DOCKER_CONFIG_JSON", "DOCKERCONFIGJSON", "WALLET_MNEMONIC", "SEED_PHRASE", "AUTH_BEARER",
-    "BEARER_VALUE", "GROQKEY", "OPENAIKEY_PROD", "SESSION_ID_2", "MYSQL_URL", "database.uri",
+    "BEARER_VALUE", "GROQKEY", "OPENAIKEY_PROD", "SESSION_ID_2", "MYSQL_URL",
+    "database.uri",
+    "SESSIONKEY", "BASICAUTH", "HMAC", "XSRF", "SERVICE_ACCOUNT_JSON", "GCP_SA_JSON",
+    "ID_RSA",
+    "PRIVATE_PEM", "DB_CONNECTION", "JDBC_URL", "AWS_SESSION", "SESSION", "JWTS",
 )  # fmt: skip
 HARMLESS_NAMES = (
     "TOKENIZERS_PARALLELISM", "max_tokens", "KEYBOARD", "MONKEY", "tenant_id", "HOME", "PATH",
@@ -33,6 +37,9 @@ HARMLESS_NAMES = (
     "SESSION_IDLE_SECONDS", "sessions", "KUBECONFIG", "DATABASE", "database_name", "REDIS_HOST",
     "VECTOR_DB_URL", "turkey", "donkey", "hockey", "whiskey", "hotkey", "conn_strategy", "URL",
     "connection_timeout", "DOCKER_CONFIG", "MODEL_URI", "RETRIEVER_URL", "message_id", "user_id",
+    "SESSION_TIMEOUT", "CA_PEM", "LOGIN", "AUTHOR_URL", "SERVICE_ACCOUNT", "num_sessions",
+    "VISA_JSON",
+    "HMAC_ALGORITHM",
 )  # fmt: skip
 
 
