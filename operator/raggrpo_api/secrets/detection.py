@@ -14,6 +14,7 @@ from .names import is_secret_name
 from .randomness import has_random_text
 from .values import has_known_secret
 
+HIDDEN: Final = "(hidden)"
 _MAX_ENCODINGS: Final = 3
 """Maximum levels of base64, JSON or percent-encoding that are decoded."""
 _BASE64: Final = re.compile("(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_-]{16,}={0,2}(?![A-Za-z0-9+/_=-])")
@@ -73,9 +74,11 @@ def secret_texts(value: Any, path: str, name: str = "") -> Iterator[Finding]:
     match value:
         case dict():
             for key, item in value.items():
+                shown = key
                 if has_secret(key):
                     yield Finding(path, name, by_name=False)
-                yield from secret_texts(item, f"{path}.{key}", name_of(value, key, name))
+                    shown = HIDDEN
+                yield from secret_texts(item, f"{path}.{shown}", name_of(value, shown, name))
         case list():
             for index, item in enumerate(value):
                 yield from secret_texts(item, f"{path}[{index}]", name)

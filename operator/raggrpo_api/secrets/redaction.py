@@ -7,11 +7,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from raggrpo_api.fields.json_values import FREE_JSON
 
-from .detection import has_secret, is_secret_pair, name_of, path_parts
+from .detection import HIDDEN, has_secret, is_secret_pair, name_of, path_parts
 from .names import is_secret_name
 from .values import has_known_secret
 
-HIDDEN: Final = "(hidden)"
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)?://([^/?#\s]*)([^?#\s]*)([?#]\S*)?")
 
 

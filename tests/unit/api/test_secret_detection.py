@@ -316,6 +316,14 @@ def test_secrets_in_json_are_reported_with_their_place(body: Any, path: str, nam
     assert [(each.path, each.name) for each in secret_texts(body, "body")] == [(path, name)]
 
 
+def test_names_that_are_secrets_are_not_repeated_in_findings() -> None:
+    body = {"hf_" + "a" * 30: {"password": "x", "b": RANDOM}}
+    findings = list(secret_texts(body, "body"))
+    paths = ["body", "body.(hidden).password", "body.(hidden).b"]
+    assert [each.path for each in findings] == paths
+    assert "hf_" not in str(findings)
+
+
 def test_placeholders_of_secret_names_are_accepted() -> None:
     body = {"session_id": "{message_id}", "token": "", "credentials": None, "cookie": True}
     assert list(secret_texts(body, "body")) == []

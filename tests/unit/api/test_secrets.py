@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from raggrpo_api.secrets.detection import has_secret
+from raggrpo_api.secrets.detection import HIDDEN, has_secret
 from raggrpo_api.secrets.names import SECRET_QUERY_PATTERN, has_secret_query, is_secret_name
-from raggrpo_api.secrets.redaction import HIDDEN, display_url, redacted, url_secrets
+from raggrpo_api.secrets.redaction import display_url, redacted, url_secrets
 
 NAMES = (
     "WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "Authorization", "apiKey",

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.secrets.redaction import HIDDEN, redacted, redacted_field
+from raggrpo_api.secrets.detection import HIDDEN
+from raggrpo_api.secrets.redaction import redacted, redacted_field
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
