@@ -61,6 +61,8 @@ ENV_RETRIEVER_TOKEN: Final = "RAGGRPO_RETRIEVER_TOKEN"
 """Bearer token that a run's managed retrievers require."""
 ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
 """Path of the PEM file with the authorities of `spec.caBundle`."""
+ENV_CHECKPOINT_KEY: Final = "RAGGRPO_CHECKPOINT_KEY"
+"""Secret in `spec.env` with which checkpoints are sealed; backups without its seal are not used."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
 
 # --- Values that a job must not use

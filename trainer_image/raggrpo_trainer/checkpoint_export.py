@@ -54,12 +54,13 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
         raise TrainerError(ExitCode.CONFIG_ERROR, f"{output} exists: specify a new folder")
     draft = output.with_name(f"{output.name}.tmp")
     try:
+        checkpoint.verify()
         shutil.rmtree(draft, ignore_errors=True)  # left by a killed export
         draft.mkdir(parents=True)
         _write_model(checkpoint.folder, source, draft)
         sync_tree(draft)
         draft.replace(output)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _read_or_write_error(checkpoint, output, error) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -83,7 +84,7 @@ def _write_model(folder: Path, source: Path, output: Path) -> None:
     write_folder(model, source, output, writes=True)
 
 
-def _read_or_write_error(checkpoint: Checkpoint, output: Path, error: OSError) -> TrainerError:
+def _read_or_write_error(checkpoint: Checkpoint, output: Path, error: Exception) -> TrainerError:
     message = f"cannot export {checkpoint.folder} to {output}: {error}"
     if not is_complete(checkpoint.folder):
         message = f"the job removed {checkpoint.folder} during the export: repeat the command"

@@ -33,5 +33,5 @@ class FakeResumingRanks:
     async def retain(self, position: TrainingPosition) -> None:
         self.retained.append(position)
 
-    def save(self, folder: Path) -> None:
-        shards(0)(folder)
+    def save(self, folder: Path) -> dict[str, str]:
+        return shards(0)(folder)

@@ -68,8 +68,9 @@ class FakeRanks:
     async def completed(self) -> TrainingPosition | None:
         return self.position
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> dict[str, str]:
         (folder / "shard").write_text("x")
+        return {}
 
     def export(self, folder: Path) -> None:
         (folder / "model").write_text("x")

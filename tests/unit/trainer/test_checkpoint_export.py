@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint
+from raggrpo_trainer.checkpoint.hashing_save import save_hashed
 from raggrpo_trainer.checkpoint_export import export_checkpoint, main
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer import policies as policy_support
@@ -28,7 +28,7 @@ def save_policy(path: Path, model: Path, step: int = 1) -> Checkpoint:
     policy.step(uneven_groups(), step=1)
     store = make_store(make_claim(path))
     meta = replace(make_meta(step), model_path=str(model))
-    return store.save(meta, lambda folder: save(policy.state_dict(), checkpoint_id=folder))
+    return store.save(meta, lambda folder: save_hashed(policy.state_dict(), folder))
 
 
 @pytest.mark.row("A27")
@@ -56,8 +56,9 @@ def test_checkpoint_of_two_ranks_is_exported_by_one_process(
 ) -> None:
     model = write_model(tmp_path / "model")
 
-    def save_shards(folder: Path) -> None:
+    def save_shards(folder: Path) -> dict[str, str]:
         two_ranks.run(policy_support.train_save_train, str(model), str(folder))
+        return {}
 
     store = make_store(make_claim(tmp_path / "checkpoints"))
     checkpoint = store.save(replace(make_meta(1), model_path=str(model)), save_shards)

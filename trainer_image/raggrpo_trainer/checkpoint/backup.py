@@ -7,7 +7,7 @@ raise other errors besides OSError, so every error is caught and reported with t
 
 import logging
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,32 @@ from typing import Any
 
 import fsspec
 
+from raggrpo_api import names
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
+from .file_digests import StoredFile, hashing_file
 from .file_names import path_below
-from .folder import COMPLETE, Checkpoint, CheckpointName, Marker, parse_marker
+from .folder import (
+    COMPLETE,
+    MAX_MARKER_BYTES,
+    Checkpoint,
+    CheckpointName,
+    Marker,
+    parse_marker,
+)
 
 log = logging.getLogger(__name__)
+
+UNSEALED = f"is not sealed with {names.ENV_CHECKPOINT_KEY}"
+
+
+COPY_BYTES = 16 * 2**20
+"""Bytes per read and write of a copy."""
+READ_AHEAD_BYTES = 64 * 2**20
+"""Bytes per request to remote storage."""
+MAX_CANDIDATES = 1000
+"""Folders at the URL that are examined, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +51,39 @@ class Backup:
     folder: str
     marker: Marker
 
-    def fetch(self, target: Path) -> None:
-        """Copy all files except the marker into a local folder."""
-        for file in self.marker.files:
-            local = path_below(target, file)
-            local.parent.mkdir(parents=True, exist_ok=True)
-            self.file_system.get_file(posixpath.join(self.folder, file), str(local))
+    def fetch(self, target: Path) -> dict[str, str]:
+        """Copy all files except the marker into a local folder; return their digests by name.
+
+        Raises ValueError if a file differs from its size or digest, OSError if it cannot be copied,
+        and TrainerError CHECKPOINT_WRITE_FAILED for other errors of the storage.
+        """
+        try:
+            return {name: self._copy(name, target, file) for name, file in self._files()}
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # clients of remote file systems have errors of their own
+            text = f"cannot copy {self.folder}: {type(error).__name__}: {error}"
+            raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+
+    def _files(self) -> Iterable[tuple[str, StoredFile]]:
+        return self.marker.files.items()
+
+    def _copy(self, name: str, target: Path, file: StoredFile) -> str:
+        """Copy at most the recorded size and one more byte, however long the source is."""
+        local = path_below(target, name)
+        local.parent.mkdir(parents=True, exist_ok=True)
+        remaining = file.size + 1
+        digests: dict[str, str] = {}
+        with self._open(name) as source, hashing_file(local, digests) as copy:
+            while remaining and (chunk := source.read(min(COPY_BYTES, remaining))):
+                remaining -= copy.write(chunk)
+        if remaining != 1 or digests[local.name] != file.sha256:
+            raise ValueError(f"{name} differs from its size or SHA-256 in {COMPLETE}")
+        return file.sha256
+
+    def _open(self, name: str) -> Any:
+        path = posixpath.join(self.folder, name)
+        return self.file_system.open(path, "rb", block_size=READ_AHEAD_BYTES)
 
 
 def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
@@ -54,44 +100,82 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
         file_system.put_file(str(checkpoint.folder / COMPLETE), posixpath.join(folder, COMPLETE))
 
 
-def newest_backup(url: str) -> Backup | None:
-    """Return the newest backup whose files all exist with the recorded size, or None.
+def complete_backups(url: str, key: str) -> Iterator[Backup]:
+    """Yield the complete backups, newest first; with a key, only those that are sealed with it.
 
-    Raises TrainerError CHECKPOINT_WRITE_FAILED if the backups cannot be read, because a start from
-    step 0 would then lose training progress.
+    Raises TrainerError: CHECKPOINT_WRITE_FAILED if the backups cannot be read, because a start from
+    step 0 would then lose training progress; CONFIG_ERROR if there are backups, but none is sealed.
     """
+    unsealed: list[str] = []
+    is_empty = True
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
-        if not file_system.isdir(root):
-            return None
-        folders = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
-        for name in CheckpointName.among(folders):
-            backup = _complete_backup(file_system, posixpath.join(root, str(name)))
-            if backup is not None:
-                return backup
-    return None
+        candidates = _candidates(file_system, root)
+    for name in candidates:
+        with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
+            backup = _complete_backup(file_system, posixpath.join(root, str(name)), name)
+        if backup is None:
+            continue
+        if key and not backup.marker.is_sealed_with(key):
+            unsealed.append(backup.folder)
+            log.warning("the backup at %s is not used: %s", backup.folder, UNSEALED)
+            continue
+        is_empty = False
+        yield backup
+    if is_empty and unsealed:
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"no backup at checkpoint.backup.url {url} can be used: {unsealed[0]} {UNSEALED}; set "
+            "the key with which it was written, or another URL to start over",
+        )
 
 
-def check_readable(url: str) -> None:
-    """Raise TrainerError CHECKPOINT_WRITE_FAILED unless backups at the URL can be read."""
+def check_readable(url: str, key: str) -> None:
+    """Raise TrainerError unless backups at the URL can be read; see `complete_backups`."""
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         bucket = root.split("/")[0]
         if bucket and not file_system.exists(bucket):
             raise FileNotFoundError(f"bucket {bucket} does not exist")
-    newest_backup(url)
+    next(complete_backups(url, key), None)
 
 
-def _complete_backup(file_system: Any, folder: str) -> Backup | None:
+def _candidates(file_system: Any, root: str) -> list[CheckpointName]:
+    if not file_system.isdir(root):
+        return []
+    folders = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
+    return CheckpointName.among(folders)[:MAX_CANDIDATES]
+
+
+def _complete_backup(file_system: Any, folder: str, name: CheckpointName) -> Backup | None:
     try:
-        marker = parse_marker(file_system.cat_file(posixpath.join(folder, COMPLETE)))
-        sizes = {file: file_system.size(posixpath.join(folder, file)) for file in marker.files}
+        marker = _read_marker(file_system, posixpath.join(folder, COMPLETE), name)
+        for file, stored in marker.files.items():
+            if _size(file_system, posixpath.join(folder, file)) != stored.size:
+                return None
     except FileNotFoundError:  # the copy was interrupted
         return None
     except ValueError as error:
         log.warning("the backup at %s is not used: %s is invalid: %s", folder, COMPLETE, error)
         return None
-    return Backup(file_system, folder, marker) if sizes == marker.files else None
+    return Backup(file_system, folder, marker)
+
+
+def _read_marker(file_system: Any, path: str, name: CheckpointName) -> Marker:
+    if _size(file_system, path) > MAX_MARKER_BYTES:
+        raise ValueError(f"it has more than {MAX_MARKER_BYTES} bytes")
+    marker = parse_marker(file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES))
+    if CheckpointName(marker.step, marker.epoch) != name:
+        raise ValueError(f"it contains step {marker.step}, epoch {marker.epoch}")
+    return marker
+
+
+def _size(file_system: Any, path: str) -> int:
+    """Return the size of a file. Raises ValueError if it is a link, a pipe or a device."""
+    info = file_system.info(path)
+    if info["type"] != "file" or info.get("islink"):
+        raise ValueError(f"{path} is not a regular file")
+    return int(info["size"])
 
 
 def _open(url: str) -> tuple[Any, str]:

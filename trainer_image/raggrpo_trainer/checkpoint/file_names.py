@@ -6,18 +6,26 @@ Anyone who can write to the bucket chooses these names: none may leave the folde
 from pathlib import Path, PurePosixPath
 
 
+def checked_parts(name: str) -> tuple[str, ...]:
+    """Return the parts of a relative path. Pure.
+
+    Raises ValueError if the name could lead out of a folder, or is not in its shortest form: if it
+    is absolute or contains `.`, `..`, `//`, a backslash or control characters.
+    """
+    parts = PurePosixPath(name).parts
+    is_plain = "/".join(parts) == name and name.isprintable() and "\\" not in name
+    if not parts or not is_plain or name.startswith("/") or ".." in parts:
+        raise ValueError(f"{name!r} is not the name of a file in the folder")
+    return parts
+
+
 def path_below(folder: Path, name: str) -> Path:
     """Return the path of a file in `folder`, or in one of its subfolders.
 
-    Raises ValueError if the name could lead out of the folder: if it is absolute, contains `..` or
-    control characters, or passes through a link.
+    Raises ValueError as `checked_parts`, or if the path passes through a link.
     """
-    parts = PurePosixPath(name).parts
-    is_plain = bool(parts) and name.isprintable() and "\\" not in name
-    if not is_plain or name.startswith("/") or ".." in parts:
-        raise ValueError(f"{name!r} is not the name of a file in the folder")
     path = folder
-    for part in parts:
+    for part in checked_parts(name):
         path = path / part
         if path.is_symlink():
             raise ValueError(f"{path} is a link")

@@ -2,33 +2,44 @@
 
     <path>/step_00000100.e3/   shards of torch.distributed.checkpoint
                                meta.json   step, data cursor, settings, metrics
-                               COMPLETE    written last: epoch, attempt, all files with their sizes
+                               COMPLETE    written last: epoch, attempt, sizes and digests
                                REJECTED    only if the checkpoint must not be used: the reason
 
 A folder without COMPLETE is not a checkpoint.
 """
 
+import hashlib
+import hmac
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.progress import CheckpointRef, Segment, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
-from .file_names import path_below
+from .file_digests import StoredFile, check_digests, check_sizes, read_regular, seal_of
+from .file_names import checked_parts
 
 COMPLETE = "COMPLETE"
 META = "meta.json"
 REJECTED = "REJECTED"
-_NAME = re.compile(r"step_(\d{8,})\.e(\d+)")
+_RESERVED = frozenset({COMPLETE, REJECTED})
+MAX_MARKER_BYTES = 4 * 2**20
+MAX_META_BYTES = 64 * 2**20
+MAX_REASON_BYTES = 2**16
+_NAME = re.compile(r"step_([0-9]{8,18})\.e([0-9]{1,18})")
+
+_T = TypeVar("_T")
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,10 +68,10 @@ class CheckpointName:
 class Meta:
     """The state that a resume needs besides model and optimizer, and the checkpoint's settings."""
 
-    step: int
+    step: Count
     cursor: Cursor
     """Position in the training data."""
-    world_size: int
+    world_size: Count
     """Number of ranks that wrote the shards."""
     resume_hash: str
     """Hash of the settings a checkpoint depends on; compared before loading."""
@@ -81,19 +92,41 @@ class Meta:
 class Marker:
     """Content of COMPLETE."""
 
-    step: int
-    epoch: int
-    attempt: int
-    world_size: int
+    step: Count
+    epoch: Count
+    attempt: Count
+    world_size: Count
     config_hash: str
     time: str
     """Time of the save, in RFC 3339 format."""
     score: float | None
     """Score that determines the best checkpoint (larger is better), or None if not scored."""
-    files: Mapping[str, int]
-    """Size in bytes by path inside the folder."""
+    files: Mapping[str, StoredFile]
+    """Size and digest by path inside the folder."""
     scored_by: str = BestBy.REWARD
     """Metric of the score; only scores of the same metric are compared."""
+    seal: str = ""
+    """HMAC of the other fields with the checkpoint key; "" if the job has none."""
+
+    @property
+    def size(self) -> int:
+        """Return the size of all files in bytes."""
+        return sum(file.size for file in self.files.values())
+
+    def to_json(self, key: str) -> str:
+        """Return the content of COMPLETE, sealed with the key unless it is empty."""
+        return _marker_json(replace(self, seal=seal_of(key, self._sealed()) if key else ""))
+
+    def is_sealed_with(self, key: str) -> bool:
+        """Return whether a holder of the key wrote exactly these fields."""
+        return hmac.compare_digest(self.seal.encode(), seal_of(key, self._sealed()).encode())
+
+    def _sealed(self) -> bytes:
+        return _marker_json(replace(self, seal="")).encode()
+
+
+def _marker_json(marker: Marker) -> str:
+    return json.dumps(_MARKER.dump_python(marker, mode="json"), sort_keys=True)
 
 
 _META, _MARKER = TypeAdapter(Meta), TypeAdapter(Marker)
@@ -115,12 +148,23 @@ class Checkpoint:
     @property
     def size(self) -> int:
         """Return the checkpoint's size in bytes."""
-        return sum(self.marker.files.values())
+        return self.marker.size
 
     @property
     def score(self) -> float:
         """Return the score, or -inf if the checkpoint has no score."""
         return -math.inf if self.marker.score is None else self.marker.score
+
+    def verify(self) -> None:
+        """Compare all files with their digests; call it before the shards are parsed.
+
+        Reads every file once. Raises ValueError if one is missing or differs, and OSError if one
+        cannot be read.
+        """
+        try:
+            check_digests(self.folder, self.marker.files)
+        except ValueError as error:
+            raise ValueError(f"{self.folder} is damaged: {error}") from error
 
     def ref(self) -> CheckpointRef:
         """Return a reference to this checkpoint for Progress."""
@@ -166,16 +210,10 @@ def is_complete(folder: Path) -> bool:
     return (folder / COMPLETE).is_file()
 
 
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of all files under the folder, by relative path."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): p.stat().st_size for p in files}
-
-
-def write_marker(folder: Path, marker: Marker) -> None:
-    """Write COMPLETE, after all other files were flushed to disk."""
+def write_marker(folder: Path, marker: Marker, key: str = "") -> None:
+    """Write COMPLETE, sealed with the key, after all other files were flushed to disk."""
     sync_tree(folder)
-    write_atomically(folder / COMPLETE, json.dumps(asdict(marker)))
+    write_atomically(folder / COMPLETE, marker.to_json(key))
     sync(folder.parent)
 
 
@@ -190,12 +228,29 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_marker(text: bytes) -> Marker:
     """Return the content of a COMPLETE file. Raises ValueError if it is invalid."""
-    marker = _MARKER.validate_python(json.loads(text))
-    for file in marker.files:
-        path_below(Path(), file)
-    if reserved := {COMPLETE, REJECTED} & marker.files.keys():
-        raise ValueError(f"{', '.join(reserved)} cannot be one of the files")
+    marker = _parsed(_MARKER, text)
+    _check_names(marker.files)
     return marker
+
+
+def _parsed(adapter: TypeAdapter[_T], text: bytes) -> _T:
+    """Return the value of a JSON text. Raises ValueError with the first problem."""
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, problem["loc"]))[:100]
+        message = f"{place}: {problem['msg']}" if place else problem["msg"]
+        raise ValueError(message.encode("unicode_escape").decode()) from error
+
+
+def _check_names(files: Iterable[str]) -> None:
+    folders: set[str] = set()
+    for file in files:
+        parts = checked_parts(file)
+        folders.update("/".join(parts[:depth]) for depth in range(1, len(parts)))
+    if clashes := folders.intersection(files) | _RESERVED.intersection(folders.union(files)):
+        raise ValueError(f"{', '.join(sorted(clashes))} cannot be one of the files")
 
 
 def sync_tree(folder: Path) -> None:
@@ -212,35 +267,46 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
         return f"{COMPLETE} is missing: the save is incomplete, or the file was deleted"
     if not validity.covers(name):
         return f"was completed after epoch {name.epoch} was superseded, or was copied to this path"
-    rejected = folder / REJECTED
-    if rejected.exists():
-        return f"rejected: {rejected.read_text()}"
     try:
-        marker = parse_marker((folder / COMPLETE).read_bytes())
+        return _read_complete(folder, name)
     except (OSError, ValueError) as error:
-        return f"{COMPLETE} is unreadable: {_line(error)}"
-    damage = _damage(folder, name, marker)
-    if damage:
-        return damage
-    try:
-        meta = _META.validate_python(json.loads((folder / META).read_bytes()))
-    except (OSError, ValueError) as error:
-        return f"{META} is unreadable: {_line(error)}"
-    return Checkpoint(folder, marker, meta)
+        return _line(error)
 
 
-def _damage(folder: Path, name: CheckpointName, marker: Marker) -> str:
+def _read_complete(folder: Path, name: CheckpointName) -> Checkpoint:
+    """Read COMPLETE and META. Raises OSError or ValueError if the checkpoint cannot be used."""
+    if os.path.lexists(folder / REJECTED):
+        reason = read_regular(folder / REJECTED, MAX_REASON_BYTES)
+        raise ValueError(f"rejected: {reason.decode(errors='replace')}")
+    with _explained(f"{COMPLETE} is unreadable"):
+        marker = parse_marker(read_regular(folder / COMPLETE, MAX_MARKER_BYTES))
     if CheckpointName(marker.step, marker.epoch) != name:
-        return (
+        raise ValueError(
             f"{COMPLETE} contains step {marker.step}, epoch {marker.epoch}; the folder name differs"
         )
-    sizes = file_sizes(folder)
-    for file, size in marker.files.items():
-        if file not in sizes:
-            return f"{file} is missing"
-        if sizes[file] != size:
-            return f"{file} has {sizes[file]} bytes instead of {size}"
-    return ""
+    check_sizes(folder, marker.files)
+    with _explained(f"{META} is unreadable"):
+        return Checkpoint(folder, marker, _read_meta(folder, marker))
+
+
+def _read_meta(folder: Path, marker: Marker) -> Meta:
+    if META not in marker.files:
+        raise ValueError(f"{COMPLETE} does not list it")
+    content = read_regular(folder / META, MAX_META_BYTES)
+    if hashlib.sha256(content).hexdigest() != marker.files[META].sha256:
+        raise ValueError("it differs from its SHA-256")
+    meta = _parsed(_META, content)
+    if meta.step != marker.step:
+        raise ValueError(f"it contains step {meta.step} instead of {marker.step}")
+    return meta
+
+
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{problem}: {error}") from error
 
 
 def _line(error: Exception) -> str:

@@ -34,6 +34,15 @@ def start_checkpoint(config: TrainerConfig, start: StartFrom) -> Checkpoint:
     return checkpoint
 
 
+def verify(checkpoint: Checkpoint) -> None:
+    """Compare all files with their digests. Raises TrainerError CONFIG_ERROR if one differs."""
+    try:
+        checkpoint.verify()
+    except ValueError as error:
+        message = f"training.startFrom.checkpoint: {error}; select another step"
+        raise TrainerError(ExitCode.CONFIG_ERROR, message) from error
+
+
 def start_segments(
     checkpoint: Checkpoint,
     config: TrainerConfig,

@@ -11,10 +11,11 @@ checkpoint fits the configuration.
 """
 
 import errno
+import logging
 import math
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,8 +28,9 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.errors import TrainerError
 
-from .backup import newest_backup, write_backup
+from .backup import Backup, complete_backups, write_backup
 from .fence import Fence
+from .file_digests import stored_files
 from .folder import (
     COMPLETE,
     META,
@@ -38,12 +40,13 @@ from .folder import (
     Marker,
     Meta,
     discover,
-    file_sizes,
     is_complete,
     sync_tree,
     write_atomically,
     write_marker,
 )
+
+log = logging.getLogger(__name__)
 
 SPACE_FACTOR = 1.2
 """Free space required before a save, as a multiple of the previous checkpoint's size."""
@@ -69,12 +72,17 @@ class CheckpointStore:
         fence: Fence,
         config_hash: str,
         *,
+        key: str = "",
         reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
     ) -> None:
-        """Find the checkpoints; `reached` is called with phase and step at each phase of a save."""
+        """Find the checkpoints; `reached` is called with phase and step at each phase of a save.
+
+        With a `key`, COMPLETE is sealed, and backups without the seal are not fetched.
+        """
         self._spec = spec
         self._fence = fence
         self._config_hash = config_hash
+        self._key = key
         self._reached = reached
         self._path = fence.path
         self._lock = threading.Lock()
@@ -96,13 +104,18 @@ class CheckpointStore:
         return best_of(self.checkpoints, self._spec.best_by)
 
     def save(
-        self, meta: Meta, save_shards: Callable[[Path], None], *, score: float | None = None
+        self,
+        meta: Meta,
+        save_shards: Callable[[Path], Mapping[str, str]],
+        *,
+        score: float | None = None,
     ) -> Checkpoint:
         """Save a checkpoint, then remove the checkpoints that are not retained.
 
-        `save_shards` writes into the given folder and raises OSError if that fails. A step that
-        this attempt has already saved is not saved again. Raises TrainerError: VOLUME_FULL,
-        CHECKPOINT_WRITE_FAILED, and the errors of Fence.check.
+        `save_shards` writes into the given folder, returns the SHA-256 of the files by name (files
+        without one are read again) and raises OSError if that fails. A step that this attempt has
+        already saved is not saved again. Raises TrainerError: VOLUME_FULL, CHECKPOINT_WRITE_FAILED,
+        and the errors of Fence.check.
         """
         with self._lock:
             name = CheckpointName(meta.step, self._fence.epoch)
@@ -110,10 +123,11 @@ class CheckpointStore:
                 if existing.name == name:
                     return existing
 
-            def fill(folder: Path) -> None:
-                save_shards(folder)
+            def fill(folder: Path) -> Mapping[str, str]:
+                digests = save_shards(folder)
                 self._reached(SavePhase.SHARDS, meta.step)
                 (folder / META).write_text(meta.to_json())
+                return digests
 
             checkpoint = self._write(name, fill, meta.world_size, score, self._spec.best_by)
             self._reached(SavePhase.RETENTION, meta.step)
@@ -173,18 +187,35 @@ class CheckpointStore:
         write_backup(checkpoint, self._spec.backup.url, self._fence.check)
 
     def restore(self) -> Checkpoint | None:
-        """Fetch the newest backup as a checkpoint of this epoch; return None without a backup."""
-        if not self._spec.backup.url:
+        """Fetch the newest intact backup as a checkpoint of this epoch; return None without one.
+
+        Raises TrainerError CHECKPOINT_WRITE_FAILED if backups exist but none can be used.
+        """
+        url = self._spec.backup.url
+        if not url:
             return None
-        backup = newest_backup(self._spec.backup.url)
-        if backup is None:
-            return None
-        with self._lock:
-            marker = backup.marker
-            name = CheckpointName(marker.step, self._fence.epoch)
-            return self._write(
-                name, backup.fetch, marker.world_size, marker.score, marker.scored_by
+        damage = ""
+        for backup in complete_backups(url, self._key):
+            try:
+                with self._lock:
+                    return self._fetch(backup)
+            except ValueError as error:
+                damage = f"the backup at {backup.folder} is damaged: {error}"
+                log.warning("%s; trying an older one", damage)
+        if damage:
+            raise TrainerError(
+                ExitCode.CHECKPOINT_WRITE_FAILED,
+                f"no backup at checkpoint.backup.url {url} can be used: {damage}; remove the "
+                "damaged backups, or set another URL to start over",
             )
+        return None
+
+    def _fetch(self, backup: Backup) -> Checkpoint:
+        marker = backup.marker
+        name = CheckpointName(marker.step, self._fence.epoch)
+        if marker.size > shutil.disk_usage(self._path).free:
+            raise _volume_full(self._path, f"the backup needs {_gib(marker.size)}")
+        return self._write(name, backup.fetch, marker.world_size, marker.score, marker.scored_by)
 
     def _discover(self) -> None:
         self.checkpoints, skipped = discover(self._path, self._fence.validity)
@@ -194,7 +225,7 @@ class CheckpointStore:
     def _write(
         self,
         name: CheckpointName,
-        fill: Callable[[Path], None],
+        fill: Callable[[Path], Mapping[str, str]],
         world_size: int,
         score: float | None,
         scored_by: str,
@@ -207,7 +238,7 @@ class CheckpointStore:
             with _translate_errors(folder):
                 shutil.rmtree(folder, ignore_errors=True)  # left by a failed save
                 folder.mkdir()
-                fill(folder)
+                digests = fill(folder)
                 marker = Marker(
                     step=name.step,
                     epoch=name.epoch,
@@ -216,19 +247,24 @@ class CheckpointStore:
                     config_hash=self._config_hash,
                     time=datetime.now(UTC).isoformat(timespec="seconds"),
                     score=score,
-                    files=file_sizes(folder),
+                    files=stored_files(folder, digests),
                     scored_by=scored_by,
                 )
                 sync_tree(folder)
                 self._reached(SavePhase.COMPLETE, name.step)
                 self._fence.check()
-                write_marker(folder, marker)
+                write_marker(folder, marker, self._key)
         except BaseException:
             # Errors of the removal must not hide the original error; clean_up removes the rest.
             shutil.rmtree(folder, ignore_errors=True)
             raise
         self._discover()
-        return next(c for c in self.checkpoints if c.name == name)
+        written = next((c for c in self.checkpoints if c.name == name), None)
+        if written is None:  # possible only for the content of a backup
+            reasons = [each.reason for each in self.skipped if each.path == str(folder)]
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ValueError("; ".join(reasons))
+        return written
 
     def _require_space(self) -> None:
         if self.newest is None:

@@ -13,7 +13,7 @@ from raggrpo_api.trainer.history import Record, read_records
 from raggrpo_api.trainer.learning import Streak, streaks_of
 from raggrpo_api.trainer.progress import SkippedCheckpoint
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, segments_after
-from raggrpo_trainer.checkpoint.folder import CheckpointName
+from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
@@ -87,7 +87,7 @@ async def _load_newest(
         for note in check_compatible(checkpoint.meta, config, identity=identity):
             log.info("%s: %s", checkpoint.folder, note)
         try:
-            await ranks.load(checkpoint.folder)
+            await _load(checkpoint, ranks)
         except TrainerError as error:
             if error.exit_code is ExitCode.TRAINER_RANK_LOST:
                 raise
@@ -106,6 +106,14 @@ async def _load_newest(
         return await start_from_checkpoint(config, start, store, ranks, reporter, identity)
     reporter.report_resume(0, skipped=store.skipped)
     return TrainState()
+
+
+async def _load(checkpoint: Checkpoint, ranks: Ranks) -> None:
+    try:
+        await asyncio.to_thread(checkpoint.verify)
+    except ValueError as error:
+        raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, str(error)) from error
+    await ranks.load(checkpoint.folder)
 
 
 def removed_checkpoint(store: CheckpointStore, events: Sequence[Record]) -> list[SkippedCheckpoint]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from raggrpo_api.spec.start_from import DataStart, OptimizerStart, StartFrom
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.checkpoint.compatibility import check_compatible, meta_of
-from raggrpo_trainer.checkpoint.start import start_checkpoint, start_segments
+from raggrpo_trainer.checkpoint.start import start_checkpoint, start_segments, verify
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.progress.reporter import Reporter
@@ -37,6 +37,7 @@ async def start_from_checkpoint(
     source = await asyncio.to_thread(start_checkpoint, config, start)
     for note in check_compatible(source.meta, config, identity=identity, start=start):
         log.info("%s: %s", source.folder, note)
+    await asyncio.to_thread(verify, source)
     await ranks.load(source.folder, with_optimizer=start.optimizer is OptimizerStart.KEEP)
     step = source.meta.step
     log.info("starting from %s after step %d", source.folder, step)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from raggrpo_api import names
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig
@@ -193,6 +194,7 @@ class TrainingRun:
             config.checkpoint,
             self._fence,
             config.attempt.config_hash,
+            key=self._env.get(names.ENV_CHECKPOINT_KEY, ""),
             reached=self._hooks.during_save,
         )
         store.clean_up()

@@ -36,7 +36,7 @@ ELLIPSIS = "…"
 async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
     """Run all checks except RulesOnFacts, which the operator evaluates; return the result."""
     (facts, findings), free, retrieval, rewards = await asyncio.gather(
-        asyncio.to_thread(_check_files, config),
+        asyncio.to_thread(_check_files, config, env),
         asyncio.to_thread(check_free, config),
         check_retrieval(config, env),
         check_rewards(config, env),
@@ -79,7 +79,7 @@ def to_bytes(result: PreflightResult) -> bytes:
     return result.model_dump_json(by_alias=True).encode()
 
 
-def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
+def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, list[Finding]]:
     model = _guarded(
         lambda: check_model(Path(config.model.path)),
         lambda error: ModelCheck(_unexpected(CheckId.MODEL_READABLE, error), Facts(), None, 0),
@@ -120,7 +120,7 @@ def _check_files(config: TrainerConfig) -> tuple[Facts, list[Finding]]:
         embeddings.finding,
         *data.findings,
         lengths,
-        check_writable(config),
+        check_writable(config, env),
         check_space(config, model.facts),
         *_start(config),
     ]

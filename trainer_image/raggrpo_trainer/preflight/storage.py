@@ -3,9 +3,10 @@
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from raggrpo_api import names
 from raggrpo_api.memory.arithmetic import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     EXPORT_BYTES_PER_PARAMETER,
@@ -16,7 +17,8 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import live_job
-from raggrpo_trainer.checkpoint.folder import CheckpointName, file_sizes
+from raggrpo_trainer.checkpoint.file_digests import file_sizes
+from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, finding_for, not_evaluated
@@ -43,7 +45,7 @@ def corpus_bytes(config: TrainerConfig) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def check_writable(config: TrainerConfig) -> Finding:
+def check_writable(config: TrainerConfig, env: Mapping[str, str]) -> Finding:
     """Create, flush and delete a file in each folder that the job writes to; list the backups."""
     problems = []
     for field, text in _written_paths(config):
@@ -64,7 +66,7 @@ def check_writable(config: TrainerConfig) -> Finding:
             )
     if url := config.checkpoint.backup.url:
         try:
-            checkpoint_backup.check_readable(url)
+            checkpoint_backup.check_readable(url, env.get(names.ENV_CHECKPOINT_KEY, ""))
         except TrainerError as error:
             problems.append(str(error))
     return finding_for(CheckId.CHECKPOINT_WRITABLE, problems, config.checkpoint.path)

@@ -255,16 +255,17 @@ class RankActor:
             )
         self._chunks.broadcast(self._nccl_group)
 
-    def save(self, epoch: int, folder: str) -> None:
+    def save(self, epoch: int, folder: str) -> dict[str, str]:
         """Write this rank's shards of model and optimizer (collective).
 
-        Raises OSError if the folder cannot be written.
+        Returns the SHA-256 of the files by name. Raises OSError if the folder cannot be written.
         """
         from torch.distributed.checkpoint.api import CheckpointException
-        from torch.distributed.checkpoint.state_dict_saver import save
+
+        from raggrpo_trainer.checkpoint.hashing_save import save_hashed
 
         try:
-            save(self._built(epoch).state_dict(), checkpoint_id=folder)
+            return save_hashed(self._built(epoch).state_dict(), Path(folder))
         except CheckpointException as failed:
             # This error wraps the ranks' errors. Raise the OSError: its errno shows a full disk.
             errors = [error for error, _ in failed.failures.values()]

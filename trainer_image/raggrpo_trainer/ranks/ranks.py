@@ -192,9 +192,10 @@ class Ranks:
         )
         return results
 
-    def save(self, folder: Path) -> None:
-        """Write all shards. Blocks: call it in a thread."""
-        self._wait([a.save.remote(self._epoch, str(folder)) for a in self.actors])
+    def save(self, folder: Path) -> dict[str, str]:
+        """Write all shards; return their SHA-256 by name. Blocks: call it in a thread."""
+        saved = self._wait([a.save.remote(self._epoch, str(folder)) for a in self.actors])
+        return {name: digest for digests in saved for name, digest in digests.items()}
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder. Blocks: call it in a thread."""
@@ -247,14 +248,15 @@ class Ranks:
             return [task.result() for task in tasks]
         raise await asyncio.to_thread(self._translated_error, failed.exception())
 
-    def _wait(self, references: list[Any]) -> None:
-        waiting = list(references)
+    def _wait(self, references: list[Any]) -> list[Any]:
+        waiting, results = list(references), []
         while waiting:
             done, waiting = ray.wait(waiting)
             try:
-                ray.get(done)
+                results += ray.get(done)
             except (*ACTOR_LOST, RayTaskError) as error:
                 raise self._translated_error(error) from error
+        return results
 
     def _translated_error(self, error: BaseException | None) -> BaseException:
         """Translate a rank's error into a TrainerError if its cause is known; blocks."""

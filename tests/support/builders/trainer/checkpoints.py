@@ -9,6 +9,8 @@ from raggrpo_trainer.checkpoint.folder import Checkpoint, Meta
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase
 from raggrpo_trainer.data.sampler import Cursor
 
+SaveShards = Callable[[Path], dict[str, str]]
+
 NO_BEAT = 3600.0
 """Heartbeat interval that never elapses, so that claims need no CPU time."""
 
@@ -31,6 +33,7 @@ def make_store(
     keep_best: bool = True,
     best_by: BestBy = BestBy.REWARD,
     backup: Path | None = None,
+    key: str = "",
     reached: Callable[[SavePhase, int], None] = lambda _phase, _step: None,
 ) -> CheckpointStore:
     spec = CheckpointSpec.model_validate(
@@ -42,7 +45,7 @@ def make_store(
             "backup": {"url": f"file://{backup}" if backup else ""},
         }
     )
-    return CheckpointStore(spec, fence, "config-hash", reached=reached)
+    return CheckpointStore(spec, fence, "config-hash", key=key, reached=reached)
 
 
 def make_meta(step: int) -> Meta:
@@ -56,14 +59,15 @@ def make_meta(step: int) -> Meta:
     )
 
 
-def shards(step: int, size: int = 3000) -> Callable[[Path], None]:
+def shards(step: int, size: int = 3000) -> SaveShards:
     """Return a function that writes two shards filled with the step number, in small pieces."""
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, str]:
         for rank in range(2):
             with (folder / f"__{rank}_0.distcp").open("wb", buffering=0) as file:
                 for _ in range(3):
                     file.write(step.to_bytes(4) * (size // 12))
+        return {}
 
     return write
 

@@ -11,14 +11,21 @@ from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
 from raggrpo_trainer.checkpoint.file_names import path_below, regular_file_below
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
+from support.builders.trainer.checkpoints import (
+    SaveShards,
+    is_whole,
+    make_claim,
+    make_meta,
+    make_store,
+    shards,
+)
 
 
-def nested_shards(step: int) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        shards(step)(folder)
+def nested_shards(step: int) -> SaveShards:
+    def write(folder: Path) -> dict[str, str]:
         (folder / "extra").mkdir()
         (folder / "extra" / "data").write_text(str(step))
+        return shards(step)(folder)
 
     return write
 
@@ -122,7 +129,7 @@ def test_backup_error_names_url(tmp_path: Path) -> None:
 
 def test_missing_fsspec_protocol_package_is_named_in_error() -> None:
     with pytest.raises(TrainerError, match=r"dropbox://x: .*[Ii]nstall") as raised:
-        checkpoint_backup.newest_backup("dropbox://x")
+        next(checkpoint_backup.complete_backups("dropbox://x", ""))
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR
 
 

@@ -94,9 +94,9 @@ def test_restore_fails_when_s3_server_is_unreachable(server: S3Server, tmp_path:
 
 
 def test_missing_s3_bucket_is_named_in_error(server: S3Server) -> None:
-    checkpoint_backup.check_readable(url_in(server))
+    checkpoint_backup.check_readable(url_in(server), "")
     with pytest.raises(TrainerError, match="bucket typo does not exist") as raised:
-        checkpoint_backup.check_readable("s3://typo/demo")
+        checkpoint_backup.check_readable("s3://typo/demo", "")
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert [b["Name"] for b in server.client().list_buckets()["Buckets"]] == [server.bucket]
 
@@ -104,7 +104,7 @@ def test_missing_s3_bucket_is_named_in_error(server: S3Server) -> None:
 def test_preflight_rejects_unwritable_backup_url(server: S3Server, tmp_path: Path) -> None:
     def preflight_finding(url: str) -> Finding:
         changes = {"checkpoint.backup": {"url": url, "everySteps": 100}}
-        return check_writable(make_fit_config(tmp_path, changes))
+        return check_writable(make_fit_config(tmp_path, changes), {})
 
     assert preflight_finding(url_in(server)).state is CheckState.PASSED
     result = preflight_finding("s3://typo/demo")

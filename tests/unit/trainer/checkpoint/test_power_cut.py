@@ -8,11 +8,11 @@ import pytest
 
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_trainer.checkpoint.fence import validity
+from raggrpo_trainer.checkpoint.file_digests import StoredFile, file_sizes, stored_files
 from raggrpo_trainer.checkpoint.folder import (
     Checkpoint,
     Marker,
     discover,
-    file_sizes,
     write_atomically,
     write_marker,
 )
@@ -108,11 +108,11 @@ def test_power_loss_during_save_leaves_complete_checkpoint(
 def test_checkpoint_files_are_synced_before_last_fence_check(
     tmp_path: Path, cuts: Cuts, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcomes: list[dict[str, int]] = []
+    outcomes: list[dict[str, StoredFile]] = []
 
     def reached(phase: SavePhase, _step: int) -> None:
         if phase is SavePhase.COMPLETE:
-            outcomes.append(file_sizes(left(cut)[1] / "step_00000010.e1"))
+            outcomes.append(stored_files(left(cut)[1] / "step_00000010.e1", {}))
 
     store = make_store(make_claim(tmp_path), reached=reached)
     cut = cuts(tmp_path)
@@ -130,7 +130,7 @@ def test_complete_marker_is_written_after_all_files_are_synced(
     folder = tmp_path / "step_00000010.e1"
     (folder / "nested").mkdir(parents=True)
     (folder / "nested" / "shard").write_bytes(b"weights")
-    marker = Marker(10, 1, 1, 1, "hash", "2026-11-21T00:00:00Z", None, file_sizes(folder))
+    marker = Marker(10, 1, 1, 1, "hash", "2026-11-21T00:00:00Z", None, stored_files(folder, {}))
 
     with monkeypatch.context() as patch:
         cut.watch(patch, lambda: None)

@@ -13,15 +13,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, CheckpointName, Marker, sync
+from raggrpo_trainer.checkpoint.hashing_save import save_hashed
 from raggrpo_trainer.checkpoint.store import CheckpointStore, SavePhase, retained_names
 from raggrpo_trainer.errors import TrainerError
-from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
+from support.builders.trainer.checkpoints import (
+    SaveShards,
+    is_whole,
+    make_claim,
+    make_meta,
+    make_store,
+    shards,
+)
 from support.fakes.unexpected_exit import FORK, count_calls, kill_at
 
 KILL_POINTS = int(os.environ.get("KILL_POINTS", "40"))
@@ -83,8 +90,8 @@ def test_torch_shards_are_saved_and_loaded(tmp_path: Path) -> None:
     weight = torch.arange(6.0)
     store = make_store(make_claim(tmp_path))
 
-    def write(folder: Path) -> None:
-        save_state({"w": weight}, checkpoint_id=folder)
+    def write(folder: Path) -> dict[str, str]:
+        return save_hashed({"w": weight}, folder)
 
     saved = store.save(make_meta(10), write)
 
@@ -118,7 +125,7 @@ def _damage_marker_step(folder: Path) -> None:
         (lambda folder: (folder / "COMPLETE").write_text("[]"), "COMPLETE is unreadable: "),
         (
             lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"),
-            "COMPLETE is unreadable: 'utf-8'",
+            "COMPLETE is unreadable: Invalid JSON: ",
         ),
         (_damage_marker_step, "COMPLETE contains step 21, epoch 1"),
         (
@@ -185,13 +192,14 @@ def test_rejected_checkpoint_is_skipped_by_later_attempts(tmp_path: Path) -> Non
 # --- failed saves -----------------------------------------------------------------------------
 
 
-def _full_disk(folder: Path) -> None:
+def _full_disk(folder: Path) -> dict[str, str]:
     shards(20)(folder)
     with open("/dev/full", "wb", buffering=0) as device:
         device.write(b"x")
+    return {}
 
 
-def _io_error(folder: Path) -> None:
+def _io_error(folder: Path) -> dict[str, str]:
     shards(20)(folder)
     raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder / "__0_0.distcp"))
 
@@ -204,7 +212,7 @@ class FromRank(OSError):
         self.cause = cause
 
 
-def _full_disk_at_a_rank(folder: Path) -> None:
+def _full_disk_at_a_rank(folder: Path) -> dict[str, str]:
     raise FromRank(OSError(errno.ENOSPC, "No space left on device"))
 
 
@@ -221,7 +229,7 @@ def _full_disk_at_a_rank(folder: Path) -> None:
     ],
 )
 def test_failed_save_reports_cause_and_keeps_older_checkpoints(
-    tmp_path: Path, failing: Callable[[Path], None], code: ExitCode, words: str
+    tmp_path: Path, failing: SaveShards, code: ExitCode, words: str
 ) -> None:
     store = make_store(make_claim(tmp_path), keep_last=1)
     store.save(make_meta(10), shards(10))
@@ -237,7 +245,7 @@ def test_failed_save_reports_cause_and_keeps_older_checkpoints(
 def test_trainer_error_during_save_propagates(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
-    def rank_lost(folder: Path) -> None:
+    def rank_lost(folder: Path) -> dict[str, str]:
         shards(10)(folder)
         raise TrainerError(ExitCode.TRAINER_RANK_LOST, "rank 1 died")
 
@@ -250,9 +258,10 @@ def test_trainer_error_during_save_propagates(tmp_path: Path) -> None:
 def test_save_without_disk_space_fails_before_writing(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path))
 
-    def sparse(folder: Path) -> None:
+    def sparse(folder: Path) -> dict[str, str]:
         (folder / "__0_0.distcp").touch()
         os.truncate(folder / "__0_0.distcp", 4 << 40)  # sparse: 4 TiB without blocks
+        return {"__0_0.distcp": "0" * 64}
 
     store.save(make_meta(10), sparse)
 
@@ -272,7 +281,12 @@ def test_superseded_attempt_does_not_save_or_remove_checkpoints(tmp_path: Path) 
     store.save(make_meta(10), shards(10))
 
     writes: list[Path] = []
-    for write in (shards(20), writes.append):
+
+    def record(folder: Path) -> dict[str, str]:
+        writes.append(folder)
+        return {}
+
+    for write in (shards(20), record):
         with pytest.raises(TrainerError) as raised:
             store.save(make_meta(20), write)
         assert raised.value.exit_code is ExitCode.SUPERSEDED
