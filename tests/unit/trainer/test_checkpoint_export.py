@@ -101,6 +101,17 @@ def test_checkpoint_removed_by_running_job_is_reported(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "model"]
 
 
+def test_changed_shard_is_not_exported(tmp_path: Path) -> None:
+    checkpoint = save_policy(tmp_path / "checkpoints", write_model(tmp_path / "model"))
+    shard = checkpoint.folder / "__0_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"x")
+
+    with pytest.raises(TrainerError, match=r"damaged: __0_0.distcp differs from its") as raised:
+        export_checkpoint(checkpoint, tmp_path / "exported")
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert not (tmp_path / "exported").exists()
+
+
 def test_unreadable_shards_are_reported(tmp_path: Path) -> None:
     store = make_store(make_claim(tmp_path / "checkpoints"))
     model = write_model(tmp_path / "model")

@@ -5,6 +5,7 @@ reads credentials from the environment. Must not delete anything. Clients of rem
 raise other errors besides OSError, so every error is caught and reported with the URL.
 """
 
+import errno
 import logging
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
@@ -61,7 +62,7 @@ class Backup:
             return {name: self._copy(name, target, file) for name, file in self._files()}
         except (OSError, ValueError):
             raise
-        except Exception as error:  # clients of remote file systems have errors of their own
+        except Exception as error:  # remote file systems have other errors
             text = f"cannot copy {self.folder}: {type(error).__name__}: {error}"
             raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
 
@@ -172,7 +173,12 @@ def _read_marker(file_system: Any, path: str, name: CheckpointName) -> Marker:
 
 def _size(file_system: Any, path: str) -> int:
     """Return the size of a file. Raises ValueError if it is a link, a pipe or a device."""
-    info = file_system.info(path)
+    try:
+        info = file_system.info(path)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise ValueError(f"{path} is not a regular file") from error
+        raise
     if info["type"] != "file" or info.get("islink"):
         raise ValueError(f"{path} is not a regular file")
     return int(info["size"])

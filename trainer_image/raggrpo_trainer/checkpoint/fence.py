@@ -22,20 +22,27 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
+
+from pydantic import TypeAdapter
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .folder import CheckpointName, Validity, is_complete, sync, write_atomically
+from .file_digests import read_regular
+from .folder import CheckpointName, Validity, is_complete, parse_json, sync, write_atomically
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 BEAT_SECONDS = 5.0
 """Heartbeat interval."""
 WATCHED_BEATS = 2.5
 """Number of heartbeat intervals without a change after which another job is considered dead."""
-_CLAIM = re.compile(r"\d{8,}")
+MAX_BYTES = 2**20
+"""Size limit of a claim or an accepts list."""
+_CLAIM = re.compile(r"[0-9]{8,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,9 @@ class Claim:
 
     def __str__(self) -> str:
         return f"job {self.job_name} (attempt {self.attempt} on {self.host}, pid {self.pid})"
+
+
+_CLAIMS, _ACCEPTED = TypeAdapter(Claim), TypeAdapter(frozenset[str])
 
 
 class Fence:
@@ -152,15 +162,15 @@ def validity(path: Path) -> Validity:
     """Return the checkpoints that the next claim would accept; does not claim the folder.
 
     Without an accepts list (a new folder, or copied checkpoints), all complete checkpoints are
-    valid.
+    valid. Raises TrainerError CHECKPOINT_WRITE_FAILED if the list is damaged.
     """
     epochs = sorted(_epochs(path), reverse=True)
     for epoch in epochs:
         try:
-            accepted = json.loads(_accepts_path(path, epoch).read_bytes())
+            accepted = _read(_accepts_path(path, epoch), _ACCEPTED)
         except FileNotFoundError:
             continue
-        return Validity(epoch, frozenset(accepted))
+        return Validity(epoch, accepted)
     return Validity(0, frozenset(map(str, _complete(path))))
 
 
@@ -240,7 +250,18 @@ def _complete(path: Path) -> Iterator[CheckpointName]:
 
 
 def _read_claim(path: Path, epoch: int) -> Claim:
-    return Claim(**json.loads(_claim_path(path, epoch).read_bytes()))
+    return _read(_claim_path(path, epoch), _CLAIMS)
+
+
+def _read(path: Path, adapter: TypeAdapter[_T]) -> _T:
+    """Return the content of a JSON file. Raises OSError, or TrainerError if it is damaged."""
+    try:
+        return parse_json(adapter, read_regular(path, MAX_BYTES))
+    except ValueError as error:
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED,
+            f"{path} is damaged: {error}; restore it, or set checkpoint.path to an empty folder",
+        ) from error
 
 
 def _claim_path(path: Path, epoch: int) -> Path:
@@ -257,9 +278,11 @@ def _beat_path(path: Path, epoch: int) -> Path:
 
 def _beat(path: Path, epoch: int) -> bytes | None:
     try:
-        return _beat_path(path, epoch).read_bytes()
+        return read_regular(_beat_path(path, epoch), MAX_BYTES)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise OSError(str(error)) from error
 
 
 def _write_beat(path: Path) -> None:

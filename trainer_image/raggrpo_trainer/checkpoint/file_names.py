@@ -5,17 +5,24 @@ Anyone who can write to the bucket chooses these names: none may leave the folde
 
 from pathlib import Path, PurePosixPath
 
+MAX_NAME = 1024
+"""Characters of a relative path."""
+MAX_PART_BYTES = 255
+"""Bytes of a file's name, as in all common file systems."""
+
 
 def checked_parts(name: str) -> tuple[str, ...]:
     """Return the parts of a relative path. Pure.
 
     Raises ValueError if the name could lead out of a folder, or is not in its shortest form: if it
-    is absolute or contains `.`, `..`, `//`, a backslash or control characters.
+    is absolute, too long or contains `.`, `..`, `//`, a backslash or control characters.
     """
     parts = PurePosixPath(name).parts
     is_plain = "/".join(parts) == name and name.isprintable() and "\\" not in name
     if not parts or not is_plain or name.startswith("/") or ".." in parts:
-        raise ValueError(f"{name!r} is not the name of a file in the folder")
+        raise ValueError(f"{name[:100]!r} is not the name of a file in the folder")
+    if len(name) > MAX_NAME or max(len(part.encode()) for part in parts) > MAX_PART_BYTES:
+        raise ValueError(f"{name[:100]!r}… is too long for the name of a file")
     return parts
 
 

@@ -228,12 +228,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 def parse_marker(text: bytes) -> Marker:
     """Return the content of a COMPLETE file. Raises ValueError if it is invalid."""
-    marker = _parsed(_MARKER, text)
+    marker = parse_json(_MARKER, text)
     _check_names(marker.files)
     return marker
 
 
-def _parsed(adapter: TypeAdapter[_T], text: bytes) -> _T:
+def parse_json(adapter: TypeAdapter[_T], text: bytes) -> _T:
     """Return the value of a JSON text. Raises ValueError with the first problem."""
     try:
         return adapter.validate_json(text)
@@ -295,7 +295,7 @@ def _read_meta(folder: Path, marker: Marker) -> Meta:
     content = read_regular(folder / META, MAX_META_BYTES)
     if hashlib.sha256(content).hexdigest() != marker.files[META].sha256:
         raise ValueError("it differs from its SHA-256")
-    meta = _parsed(_META, content)
+    meta = parse_json(_META, content)
     if meta.step != marker.step:
         raise ValueError(f"it contains step {meta.step} instead of {marker.step}")
     return meta

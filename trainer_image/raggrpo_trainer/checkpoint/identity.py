@@ -21,6 +21,7 @@ from raggrpo_api import names
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 
+from .file_digests import read_regular
 from .folder import write_atomically
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 DIGESTS = "digests.json"
 """Name of the cache in the checkpoint folder."""
 MAX_THREADS = 8
+MAX_CACHE_BYTES = 64 * 2**20
 TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.json",
@@ -58,7 +60,7 @@ class FileDigests:
 
     def __enter__(self) -> Self:
         try:
-            self._known = _CACHE.validate_json(self._cache.read_bytes())
+            self._known = _CACHE.validate_json(read_regular(self._cache, MAX_CACHE_BYTES))
         except (OSError, ValueError):  # absent or damaged: hash again
             self._known = {}
         return self

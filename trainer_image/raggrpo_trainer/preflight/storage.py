@@ -94,7 +94,7 @@ def check_free(config: TrainerConfig) -> Finding:
     path = Path(config.checkpoint.path)
     try:
         holder = live_job(path, config.attempt.job_uid)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, TrainerError) as error:
         problem = f"{path}/fence cannot be read ({error}): check the volume"
         return finding_for(CheckId.CHECKPOINT_FREE, [problem], "")
     problems = []

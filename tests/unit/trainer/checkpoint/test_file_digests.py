@@ -105,9 +105,7 @@ def test_changed_shard_of_same_size_is_detected(tmp_path: Path, name: str) -> No
 
     with pytest.raises(ValueError, match=rf"step_00000010.e1 is damaged: {name} differs from its"):
         saved.verify()
-    with pytest.raises(
-        TrainerError, match="training.startFrom.checkpoint: .* is damaged"
-    ) as raised:
+    with pytest.raises(TrainerError, match=r"startFrom.checkpoint: .* is damaged") as raised:
         verify(saved)
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR
 

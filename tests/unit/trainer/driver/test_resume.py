@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.history import history_file, read_events, read_history
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_trainer.checkpoint.compatibility import meta_of
@@ -14,6 +15,7 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.driver.resume import resume, state_key
 from raggrpo_trainer.driver.saving import TrainState
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.pod_processes import PodProcess
 from raggrpo_trainer.progress.reporter import Reporter
 from raggrpo_trainer.ranks.rank_actor import RankInfo
@@ -164,6 +166,33 @@ async def test_checkpoint_is_loaded_unless_ranks_retain_newer_state(
     key = state_key(make_config(tmp_path), INFO, IDENTITY)
     assert resumed.ranks.retained == [TrainingPosition(SAVED, cursor, key)]
     assert (resumed.reported_resumes, resumed.reported_steps) == ([SAVED], [])
+
+
+async def test_changed_checkpoint_is_rejected_before_ranks_load_it(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    store = make_store(make_claim(tmp_path))
+    for step in (2, SAVED):
+        meta = meta_of(config, step, Cursor(epoch=1, position=step), {}, identity=IDENTITY)
+        store.save(meta, shards(step))
+    newest = store.checkpoints[0].folder
+    (newest / "__0_0.distcp").write_bytes(bytes(3000))
+
+    resumed = await resume_saved_job(config, store, None)
+
+    assert [folder.name for folder, _ in resumed.ranks.loaded] == ["step_00000002.e1"]
+    assert "differs from its SHA-256" in (newest / "REJECTED").read_text()
+
+
+async def test_changed_only_checkpoint_ends_resume(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    store = make_store(make_claim(tmp_path))
+    meta = meta_of(config, SAVED, Cursor(epoch=1, position=SAVED), {}, identity=IDENTITY)
+    saved = store.save(meta, shards(SAVED))
+    (saved.folder / "__0_0.distcp").write_bytes(bytes(3000))
+
+    with pytest.raises(TrainerError, match="is damaged: __0_0.distcp differs") as raised:
+        await resume_saved_job(config, store, None)
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
 
 @pytest.mark.parametrize("step", [SAVED, 6])
