@@ -190,7 +190,7 @@ async def test_changed_only_checkpoint_ends_resume(tmp_path: Path) -> None:
     saved = store.save(meta, shards(SAVED))
     (saved.folder / "__0_0.distcp").write_bytes(bytes(3000))
 
-    with pytest.raises(TrainerError, match="is damaged: __0_0.distcp differs") as raised:
+    with pytest.raises(TrainerError, match=r"is damaged: __0_0.distcp differs") as raised:
         await resume_saved_job(config, store, None)
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
 
