@@ -36,8 +36,8 @@ def validate(example: Any) -> None:
             assert set(policy) <= set(VALUES["jobPolicy"])
         case {"endpoints": endpoints} | [*endpoints]:
             assert [RetrievalEndpoint.model_validate(each) for each in endpoints]
-        case {"env": env, "egress": egress}:
-            make_job({"env": env, "egress": egress})
+        case {"env": _}:
+            make_job(example)
         case {"caBundle": bundle}:
             CaBundle.model_validate(bundle)
         case {"env": variables}:

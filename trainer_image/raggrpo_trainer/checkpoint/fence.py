@@ -26,10 +26,10 @@ from typing import Self, TypeVar
 
 from pydantic import TypeAdapter
 
+from raggrpo_api.foreign_files import UnsuitableFile, read_limited
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .file_digests import read_regular
 from .folder import CheckpointName, Validity, is_complete, parse_json, sync, write_atomically
 
 log = logging.getLogger(__name__)
@@ -256,8 +256,8 @@ def _read_claim(path: Path, epoch: int) -> Claim:
 def _read(path: Path, adapter: TypeAdapter[_T]) -> _T:
     """Return the content of a JSON file. Raises OSError, or TrainerError if it is damaged."""
     try:
-        return parse_json(adapter, read_regular(path, MAX_BYTES))
-    except ValueError as error:
+        return parse_json(adapter, read_limited(path, MAX_BYTES))
+    except (UnsuitableFile, ValueError) as error:
         raise TrainerError(
             ExitCode.CHECKPOINT_WRITE_FAILED,
             f"{path} is damaged: {error}; restore it, or set checkpoint.path to an empty folder",
@@ -278,11 +278,9 @@ def _beat_path(path: Path, epoch: int) -> Path:
 
 def _beat(path: Path, epoch: int) -> bytes | None:
     try:
-        return read_regular(_beat_path(path, epoch), MAX_BYTES)
+        return read_limited(_beat_path(path, epoch), MAX_BYTES)
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise OSError(str(error)) from error
 
 
 def _write_beat(path: Path) -> None:

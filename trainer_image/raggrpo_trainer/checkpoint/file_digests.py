@@ -84,21 +84,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_regular(path: Path, limit: int) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes; does not wait for a pipe.
-
-    Raises ValueError if the file is special or larger, and OSError if it cannot be read.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"{path} has more than {limit} bytes")
-    return content
-
-
 def seal_of(key: str, content: bytes) -> str:
     """Return the seal of a COMPLETE file's content: HMAC-SHA256, in hexadecimal."""
     return hmac.new(key.encode(), content, hashlib.sha256).hexdigest()

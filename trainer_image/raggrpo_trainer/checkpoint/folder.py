@@ -22,11 +22,12 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.progress import CheckpointRef, Segment, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
-from .file_digests import StoredFile, check_digests, check_sizes, read_regular, seal_of
+from .file_digests import StoredFile, check_digests, check_sizes, seal_of
 from .file_names import checked_parts
 
 COMPLETE = "COMPLETE"
@@ -276,10 +277,10 @@ def _read(folder: Path, name: CheckpointName, validity: Validity) -> Checkpoint 
 def _read_complete(folder: Path, name: CheckpointName) -> Checkpoint:
     """Read COMPLETE and META. Raises OSError or ValueError if the checkpoint cannot be used."""
     if os.path.lexists(folder / REJECTED):
-        reason = read_regular(folder / REJECTED, MAX_REASON_BYTES)
+        reason = read_limited(folder / REJECTED, MAX_REASON_BYTES)
         raise ValueError(f"rejected: {reason.decode(errors='replace')}")
     with _explained(f"{COMPLETE} is unreadable"):
-        marker = parse_marker(read_regular(folder / COMPLETE, MAX_MARKER_BYTES))
+        marker = parse_marker(read_limited(folder / COMPLETE, MAX_MARKER_BYTES))
     if CheckpointName(marker.step, marker.epoch) != name:
         raise ValueError(
             f"{COMPLETE} contains step {marker.step}, epoch {marker.epoch}; the folder name differs"
@@ -292,7 +293,7 @@ def _read_complete(folder: Path, name: CheckpointName) -> Checkpoint:
 def _read_meta(folder: Path, marker: Marker) -> Meta:
     if META not in marker.files:
         raise ValueError(f"{COMPLETE} does not list it")
-    content = read_regular(folder / META, MAX_META_BYTES)
+    content = read_limited(folder / META, MAX_META_BYTES)
     if hashlib.sha256(content).hexdigest() != marker.files[META].sha256:
         raise ValueError("it differs from its SHA-256")
     meta = parse_json(_META, content)

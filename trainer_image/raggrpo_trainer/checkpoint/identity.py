@@ -18,10 +18,10 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from raggrpo_api import names
+from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 
-from .file_digests import read_regular
 from .folder import write_atomically
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class FileDigests:
 
     def __enter__(self) -> Self:
         try:
-            self._known = _CACHE.validate_json(read_regular(self._cache, MAX_CACHE_BYTES))
+            self._known = _CACHE.validate_json(read_limited(self._cache, MAX_CACHE_BYTES))
         except (OSError, ValueError):  # absent or damaged: hash again
             self._known = {}
         return self

@@ -10,7 +10,7 @@ import pytest
 from raggrpo_api.names import ENV_CHECKPOINT_KEY
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import file_digests
-from raggrpo_trainer.checkpoint.file_digests import read_regular, sha256_of, stored_files
+from raggrpo_trainer.checkpoint.file_digests import sha256_of, stored_files
 from raggrpo_trainer.checkpoint.folder import Checkpoint
 from raggrpo_trainer.checkpoint.hashing_save import save_hashed
 from raggrpo_trainer.checkpoint.start import verify
@@ -222,14 +222,3 @@ def test_seal_does_not_matter_on_the_volume(tmp_path: Path) -> None:
     later = make_store(make_claim(tmp_path, attempt=2), key=KEY)
 
     assert [each.marker.step for each in later.checkpoints] == [10]
-
-
-def test_read_regular_rejects_links_pipes_and_long_files(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("abc")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    os.mkfifo(tmp_path / "pipe")
-
-    assert read_regular(tmp_path / "file", 3) == b"abc"
-    for name, error in (("file", ValueError), ("link", OSError), ("pipe", ValueError)):
-        with pytest.raises(error):
-            read_regular(tmp_path / name, 2)
