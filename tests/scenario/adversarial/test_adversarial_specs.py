@@ -85,7 +85,7 @@ def test_accepted_adversarial_jobs_create_safe_objects(
             if name not in MADE_BY_KUBERAY:
                 assert_owned(raw, manifest)
             for template in pod_templates(manifest):
-                assert_safe(template["spec"])
+                assert_safe(template["spec"], raw["spec"].get("caBundle", {}).get("secret", ""))
 
 
 def assert_owned(raw: dict[str, Any], manifest: Manifest) -> None:
@@ -94,12 +94,15 @@ def assert_owned(raw: dict[str, Any], manifest: Manifest) -> None:
     assert owner["name"] == raw["metadata"]["name"]
 
 
-def assert_safe(pod: Manifest) -> None:
+def assert_safe(pod: Manifest, authorities: str) -> None:
+    """Assert that a pod is restricted and mounts no Secret but that of `caBundle`."""
     assert violations_of_restricted(pod) == []
     assert pod["automountServiceAccountToken"] is False
     assert pod["serviceAccountName"] == "default"
     kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
-    assert kinds <= {"emptyDir", "persistentVolumeClaim", "configMap"}
+    assert kinds <= {"emptyDir", "persistentVolumeClaim", "configMap", "secret"}
+    secrets = {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    assert secrets <= {authorities}
 
 
 def texts(value: Any) -> Iterator[str]:
