@@ -475,8 +475,12 @@ async def test_pod_start_failure_is_reported_and_fails_job(
     failed = condition(status, "Failed")
     assert failed["reason"] == "StartFailed"
     assert words in failed["message"]
-    notes = [each["note"] for each in await environment.all_of("events.k8s.io/v1", "events")]
-    assert any(words in note and "Failed (StartFailed)" in note for note in notes)
+
+    async def has_event() -> bool:  # Events are posted after the status
+        notes = [each["note"] for each in await environment.all_of("events.k8s.io/v1", "events")]
+        return any(words in note and "Failed (StartFailed)" in note for note in notes)
+
+    await environment.until_true(has_event)
 
 
 async def test_ray_token_is_stored_only_in_its_secret(
