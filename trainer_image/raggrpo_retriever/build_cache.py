@@ -14,7 +14,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from raggrpo_api.foreign_files import read_json
+
 COMPLETE = "COMPLETE"
+MAX_MARKER_BYTES = 2**20
 Build = Callable[[Path, Path], None]
 """Function (folder, partial) that fills `folder`; `partial` keeps results between builds."""
 
@@ -43,10 +46,16 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
 def is_complete(folder: Path) -> bool:
     """Return whether all files exist with the sizes recorded in COMPLETE."""
     try:
-        sizes = json.loads((folder / COMPLETE).read_bytes())
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+        sizes = read_json(folder / COMPLETE, MAX_MARKER_BYTES)
+        return all(_has_size(folder, name, size) for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False
+
+
+def _has_size(folder: Path, name: str, size: object) -> bool:
+    file = folder / Path(name).name
+    is_own = file.name == name and file.is_file() and not file.is_symlink()
+    return is_own and file.stat().st_size == size
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -1,6 +1,7 @@
 """Cached folders are complete or absent, even if builds fail or run concurrently."""
 
 import multiprocessing
+import os
 import threading
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def test_failed_build_does_not_leave_complete_folder(tmp_path: Path) -> None:
     ).read_text() == "saved by the first build"
 
 
-@pytest.mark.parametrize("damage", ["marker", "missing", "short", "foreign"])
+@pytest.mark.parametrize(
+    "damage", ["marker", "missing", "short", "foreign", "deep", "elsewhere", "pipe", "link"]
+)
 def test_damaged_index_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
     folder = get_or_build(tmp_path, "key", make_builder())
     match damage:
@@ -54,6 +57,16 @@ def test_damaged_index_folder_is_rebuilt(tmp_path: Path, damage: str) -> None:
             (folder / "data").write_text("wh")
         case "foreign":
             (folder / COMPLETE).write_text("[]")
+        case "deep":
+            (folder / COMPLETE).write_text("[" * 100_000)
+        case "elsewhere":
+            (folder / COMPLETE).write_text('{"../key/data": 5}')
+        case "pipe":
+            (folder / COMPLETE).unlink()
+            os.mkfifo(folder / COMPLETE)
+        case "link":
+            (folder / "data").rename(folder / "other")
+            (folder / "data").symlink_to("other")
     assert not is_complete(folder)
     assert (
         get_or_build(tmp_path, "key", make_builder("rebuilt")) / "data"
