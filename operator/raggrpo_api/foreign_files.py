@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,7 +34,7 @@ class UnsuitableFile(OSError):
         self.strerror = reason
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading. Never blocks, and never opens a device.
 
     Raises UnsuitableFile if the path is not a regular file, else OSError.

@@ -30,9 +30,9 @@ MAX_ROW_GROUP_BYTES: Final = 2 << 30
 """Selected columns of a row group of a parquet file after decompression."""
 MAX_BATCH_BYTES: Final = 256 << 20
 """Rows of a parquet file that are read at a time."""
-MAX_EXPANSION: Final = 1000
+MAX_EXPANSION: Final = 200
 """Bytes of rows in memory per byte of their file."""
-MIN_EXPANDED_BYTES: Final = 256 << 20
+MIN_EXPANDED_BYTES: Final = 128 << 20
 """Bytes of rows in memory that any file may have."""
 MAX_FOLDER_ENTRIES: Final = 10_000
 """Files and folders in a model folder."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raggrpo_api.foreign_files import open_regular, require_own_file
 from raggrpo_api.spec.retrieval import ManagedRetriever
 
 from .build_cache import get_or_build, write_atomically
@@ -108,7 +109,8 @@ def _embedded_blocks(
 def _saved_block(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
     """Return a block saved by an interrupted build, or None if it is missing or invalid."""
     try:
-        vectors: np.ndarray = np.load(file, allow_pickle=False)
+        require_own_file(file)
+        vectors: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
     return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None
@@ -128,7 +130,7 @@ def _starts(passages: Sequence[Passage]) -> range:
 
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(_DIGEST_BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -10,6 +10,8 @@ from pathlib import Path
 import faiss
 import numpy as np
 
+from raggrpo_api.foreign_files import require_own_file
+
 HNSW_M = 32
 """M of HNSW: maximum number of links of a passage per layer; twice M on the lowest layer."""
 EF_CONSTRUCTION = 200
@@ -42,7 +44,8 @@ class VectorIndex:
 
     @classmethod
     def read(cls, folder: Path) -> "VectorIndex":
-        """Read an index written by `write`. Raises RuntimeError if the file is invalid."""
+        """Read an index written by `write`. Raises RuntimeError or OSError."""
+        require_own_file(folder / FILE)
         return cls(faiss.read_index(str(folder / FILE)))
 
     def write(self, folder: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 MAX_MEMORY = 1 << 30
 """Address space in bytes."""
-MAX_SECONDS = 60
-"""Time after which a process hangs; each takes a few seconds on an idle machine."""
+MAX_SECONDS = 150
+"""Time after which a process hangs; it checks up to 60 files."""
 
 Completed = subprocess.CompletedProcess[str]
 Make = Callable[[Path], object]

@@ -23,7 +23,9 @@ def make_outside_link(path: Path) -> None:
     """Link to a file of another folder."""
     outside = path.parent.parent / f"outside-{path.parent.name}"
     outside.mkdir()
-    (outside / path.name).write_text(f'{{"prompt": "{SECRET}", "id": "1", "text": "{SECRET}"}}\n')
+    (outside / path.name).write_text(
+        f'{{"prompt": "{SECRET}", "answer": "a", "id": "1", "text": "{SECRET}"}}\n'
+    )
     path.symlink_to(outside / path.name)
 
 

@@ -17,9 +17,10 @@ from raggrpo_retriever.dense import RANK_CONSTANT, fuse_rankings
 from raggrpo_retriever.embedding import Embedder
 from raggrpo_retriever.index import Hit
 from raggrpo_retriever.loading import load_index
-from raggrpo_retriever.vectors import VectorIndex
+from raggrpo_retriever.vectors import FILE, VectorIndex
 from support.builders.data.rows import write_rows
 from support.builders.trainer.embedding_model import write_embedding_model
+from support.hostile.special_files import SPECIAL_FILES
 
 WORDS = [f"w{number}" for number in range(40)]
 CONTEXT = 64
@@ -295,3 +296,12 @@ def test_broken_embedding_model_is_rejected_in_one_line(
     with pytest.raises(CorpusError, match=expected) as raised:
         load_index(make_retriever(tmp_path, path, ["w1"]))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", SPECIAL_FILES)
+def test_special_file_is_not_read_as_index(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    SPECIAL_FILES[name](folder / FILE)
+    with pytest.raises(OSError, match=r"regular file|link|levels|No such file"):
+        VectorIndex.read(folder)

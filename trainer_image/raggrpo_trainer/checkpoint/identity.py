@@ -18,7 +18,8 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from raggrpo_api import names
-from raggrpo_api.foreign_files import read_limited
+from raggrpo_api.foreign_files import open_regular, read_limited
+from raggrpo_api.model_folder import UnsafeModel, read_model_json
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 
@@ -84,7 +85,7 @@ class FileDigests:
         state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
         *known, digest = self._known.get(str(file), (-1, -1, -1, ""))
         if tuple(known) != state:
-            with file.open("rb") as content:
+            with open_regular(file) as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
         self._used[str(file)] = *state, digest
         return digest
@@ -153,9 +154,9 @@ def _tokenizer_config(model: Path) -> tuple[dict[str, Any], Any]:
     if not file.is_file():
         return {}, None
     try:
-        values: dict[str, Any] = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise OSError(f"{file} is not JSON") from error
+        values = read_model_json(file)
+    except UnsafeModel as error:
+        raise OSError(str(error)) from error
     template = values.pop(TEMPLATE_KEY, None)
     return values, template
 

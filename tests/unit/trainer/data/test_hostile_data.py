@@ -25,7 +25,7 @@ def repeated(value: str, rows: int) -> Make:
     def make(path: Path) -> None:
         indices = pa.array(np.zeros(rows, np.int32))
         column = pa.DictionaryArray.from_arrays(indices, pa.array([value]))
-        names = ["prompt", "id", "text"]
+        names = ["prompt", "answer", "id", "text"]
         pq.write_table(pa.table([column] * len(names), names=names), path, compression="zstd")
 
     return make
@@ -86,11 +86,32 @@ ALL = [
 ]
 
 
+REASONS = {
+    "data .jsonl line of 5 GB": "line 1 has more than",
+    "corpus .jsonl line of 5 GB": "line 1 has more than",
+    "data .parquet long value, often": "its rows need more than",
+    "data .parquet short value, very often": "its rows need more than",
+    **{
+        f"{check} {suffix} {name}": reason
+        for check in ("data", "corpus")
+        for suffix in (".jsonl", ".parquet")
+        for name, reason in (
+            ("pipe", "it is not a regular file"),
+            ("socket", "it is not a regular file"),
+            ("device", "it is not a regular file"),
+            ("link out of the folder", "it is a link to"),
+        )
+    },
+}
+"""Reasons of rejections that other problems of a file must not hide."""
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_hostile_file_is_rejected_within_limits(checked: dict[str, str], name: str) -> None:
     assert checked[name].startswith("rejected: "), checked[name][-1500:]
     assert "MemoryError" not in checked[name]
     assert SECRET not in checked[name]
+    assert REASONS.get(name, "") in checked[name]
 
 
 @pytest.mark.parametrize("name", [*SPECIAL_FILES, "header of a terabyte", "pickle", "archive"])
