@@ -8,13 +8,14 @@ SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/uv.txt require
 CHECKOV := .cache/checkov/.installed-$(shell sha256sum < requirements/checkov.txt | cut -c1-16)
 SBOM := .cache/sbom/.installed-$(shell sha256sum < requirements/sbom.txt | cut -c1-16)
 BUNDLE := .gpu/.built-$(shell cat requirements/gpu-bundle.txt tests/gpu/bundle/*.py trainer_image/raggrpo_quickstart/*.py | sha256sum | cut -c1-16)
+MACHINE := .cache/gpu-machine/.installed-$(shell sha256sum < requirements/gpu-machine.txt | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-bundle gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-bundle bundle-test gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +142,15 @@ $(BUNDLE): | $(SETUP)
 	PYTHONPATH=tests:trainer_image $(BIN)/python -m gpu.bundle.build --uv $(BIN)/uv --out .gpu
 	touch $@
 
+bundle-test: $(BUNDLE) $(MACHINE) ## train the quickstart from .gpu/ on a CPU (needs Python 3.12; long)
+	GPU_BUNDLE_PYTHON=$(dir $(MACHINE))bin/python $(BIN)/python -m pytest tests/local/runs/test_gpu_bundle.py -q
+
+$(MACHINE): | $(SETUP)
+	rm -rf $(@D)
+	$(BIN)/uv venv --quiet --no-python-downloads --python 3.12 $(@D)
+	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r requirements/gpu-machine.txt
+	touch $@
+
 gpu-job: ## run the main job on one GPU, with .gpu/ if it exists; STEPS=a,b and OUT select (15 minutes)
 	if compgen -G ".gpu/*.tar.xz" > /dev/null; then . tests/gpu/bundle/unpack.sh; else \
 	    export PYTHONPATH=operator:trainer_image:tests QUICKSTART_INPUT=/tmp/raggrpo-quickstart; \
@@ -173,4 +183,4 @@ images: wheel ## build the Docker images; DEVICE=cpu for machines without GPUs
 	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
-	rm -rf .venv .cache/checkov .cache/sbom .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .cache/checkov .cache/gpu-machine .cache/sbom .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
