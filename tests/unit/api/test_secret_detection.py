@@ -32,7 +32,7 @@ ORDINARY = (
     "/mnt/runs/checkpoints/step_000100/policy/model-00001-of-00004.safetensors",
     # Revisions, digests and ids
     SHA, SHA[:7], SHA[:12], "v0.6.3-14-g" + SHA, "main@" + SHA, SHA256, SHA256.upper(),
-    "sha256:" + SHA256, "images.example.com/acme/trainer@sha256:" + SHA256, "md5:" + SHA[:32], SHA[:32],
+    "sha256:" + SHA256, "img.example.com/trainer@sha256:" + SHA256, "md5:" + SHA[:32], SHA[:32],
     "registry.example.com:5000/team/trainer:2026.11.27-cuda12.4-py311", UUID, UUID.upper(),
     "{" + UUID + "}", "urn:uuid:" + UUID, "run-" + UUID, "run_" + UUID.replace("-", ""),
     "507f1f77bcf86cd799439011", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1732723200000", "3kq9x2ab",
