@@ -153,9 +153,9 @@ def _hub_blobs(root: Path) -> list[Path]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in values if names.count(name) > 1)
-        raise ValueError(f"key {twice!r} occurs twice")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"key {name!r} occurs twice")
+        values[name] = value
     return values

@@ -78,6 +78,9 @@ CASES: dict[str, Make] = {
     "config: infinity": written(CONFIG, '{"num_hidden_layers": Infinity}'),
     "config: NaN": written(CONFIG, '{"hidden_size": NaN}'),
     "config: duplicate key": written(CONFIG, '{"vocab_size": 1, "vocab_size": 2}'),
+    "config: many keys, the last one twice": written(
+        CONFIG, "{" + "".join(f'"{i}":0,' for i in range(300_000)) + '"299999":0}'
+    ),
     "config: deep": written(CONFIG, '{"a": ' * 100_000 + "1" + "}" * 100_000),
     "config: deep below the limit of Python": written(
         CONFIG, '{"a": ' * 200 + "1" + "}" * 200
