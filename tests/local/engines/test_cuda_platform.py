@@ -1,6 +1,7 @@
 """Decisions of vLLM's CUDA platform for our engine options, on a faked GPU."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -19,6 +20,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Any:
         capture_output=True,
         text=True,
         timeout=240,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

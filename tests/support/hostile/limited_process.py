@@ -28,7 +28,12 @@ def run_limited(arguments: Sequence[str], memory: int = MAX_MEMORY) -> Completed
         timeout=MAX_SECONDS,
         stdin=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
     )
 
 
