@@ -121,22 +121,26 @@ async def answer_all(_: Received) -> Response:
 
 async def _scrape(run: Run, pages: list[str]) -> None:
     """Append the metrics page to `pages` every time it can be read."""
-    port = ""
+    port, token = "", ""
     async with httpx.AsyncClient(trust_env=False) as http:
         while True:
             await asyncio.sleep(0.2)
-            port = port or await asyncio.to_thread(_progress_port, run)
+            if not port:
+                port, token = await asyncio.to_thread(_progress_server, run)
             with suppress(httpx.HTTPError):
-                answer = await http.get(f"http://127.0.0.1:{port or 0}/metrics")
+                headers = {"Authorization": f"Bearer {token}"}
+                answer = await http.get(f"http://127.0.0.1:{port or 0}/metrics", headers=headers)
                 pages += [answer.text] if answer.is_success else []
 
 
-def _progress_port(run: Run) -> str:
+def _progress_server(run: Run) -> tuple[str, str]:
+    """Return port and token of the progress server, or empty texts before it starts."""
     for process in run.processes():
         with suppress(psutil.Error):
-            if port := process.environ().get(ENV_PROGRESS_PORT):
-                return port
-    return ""
+            env = process.environ()
+            if port := env.get(ENV_PROGRESS_PORT):
+                return port, env["RAY_AUTH_TOKEN"]
+    return "", ""
 
 
 async def _one_run(folder: Path) -> SalesRun:
