@@ -34,6 +34,10 @@ class UnsuitableFile(OSError):
         self.strerror = reason
 
 
+class DuplicateKey(ValueError):
+    """A JSON object contains a key twice."""
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading. Never blocks, and never opens a device.
 
@@ -89,9 +93,19 @@ def read_json(path: Path, limit: int) -> Any:
 def parse_json(text: str | bytes) -> Any:
     """Return a JSON value. Raises ValueError, also for a duplicate key and for deep nesting."""
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=unique_keys)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; the `object_pairs_hook` of a decoder. Raises DuplicateKey."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise DuplicateKey(f"key {name!r} occurs twice")
+        values[name] = value
+    return values
 
 
 def limited_lines(file: BinaryIO, limit: int) -> Iterator[bytes]:
@@ -150,12 +164,3 @@ def _require_regular(status: os.stat_result) -> None:
 def _hub_blobs(root: Path) -> list[Path]:
     """Return the folder that a snapshot of the Hub's cache links to, `<repository>/blobs`."""
     return [root.parent.parent / "blobs"] if root.parent.name == "snapshots" else []
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"key {name!r} occurs twice")
-        values[name] = value
-    return values

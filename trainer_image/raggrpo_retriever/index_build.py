@@ -19,7 +19,6 @@ BLOCK_PASSAGES = 2048
 """Number of passages per block; an interrupted build resumes after the last saved block."""
 FORMAT_VERSION = 2
 """Part of the cache key. Increment it when the format or the embedding of texts changes."""
-_DIGEST_BLOCK = 2**20
 
 
 def load_or_build_vectors(
@@ -129,8 +128,5 @@ def _starts(passages: Sequence[Passage]) -> range:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with open_regular(path) as file:
-        while block := file.read(_DIGEST_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ raise other errors besides OSError, so every error is caught and reported with t
 import errno
 import logging
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,6 @@ from .folder import (
 log = logging.getLogger(__name__)
 
 UNSEALED = f"is not sealed with {names.ENV_CHECKPOINT_KEY}"
-
-
 COPY_BYTES = 16 * 2**20
 """Bytes per read and write of a copy."""
 READ_AHEAD_BYTES = 64 * 2**20
@@ -59,15 +57,13 @@ class Backup:
         and TrainerError CHECKPOINT_WRITE_FAILED for other errors of the storage.
         """
         try:
-            return {name: self._copy(name, target, file) for name, file in self._files()}
+            files = self.marker.files.items()
+            return {name: self._copy(name, target, file) for name, file in files}
         except (OSError, ValueError):
             raise
         except Exception as error:  # remote file systems have other errors
             text = f"cannot copy {self.folder}: {type(error).__name__}: {error}"
             raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
-
-    def _files(self) -> Iterable[tuple[str, StoredFile]]:
-        return self.marker.files.items()
 
     def _copy(self, name: str, target: Path, file: StoredFile) -> str:
         """Copy at most the recorded size and one more byte, however long the source is."""

@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 
 from raggrpo_api.foreign_files import (
     MAX_BATCH_ROWS,
+    DuplicateKey,
     ExpansionBudget,
     UnsuitableFile,
     batch_rows,
     limited_lines,
     open_regular,
     require_own_file,
+    unique_keys,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -42,10 +44,6 @@ class Row:
     values: Mapping[str, object]
     columns: Iterable[str]
     """All columns of the file, including those that are not read."""
-
-
-class _DuplicateKey(ValueError):
-    """A JSON object contains a key twice."""
 
 
 def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
@@ -185,28 +183,20 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
             "expected one object per line: convert it, for example with `jq -c '.[]'`",
         )
     try:
-        values = json.loads(text, object_pairs_hook=_without_duplicates)
+        values = json.loads(text, object_pairs_hook=unique_keys)
         if _SURROGATE_ESCAPE in line.lower():
             json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         problem = "contains a lone surrogate (\\ud…)"
         raise data_error(place, problem, "write the text as UTF-8, or drop the row") from error
-    except _DuplicateKey as error:
-        raise data_error(place, str(error), "rename or remove one") from error
+    except DuplicateKey as error:
+        raise data_error(place, f"duplicate column: {error}", "rename or remove one") from error
     except ValueError as error:
         raise data_error(place, f"not JSON ({error})", "write one object per line") from error
     except RecursionError as error:
         raise data_error(place, "nested too deeply", "flatten the object") from error
     if not isinstance(values, dict):
         raise data_error(place, "not a JSON object", "write one object per line")
-    return values
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        [(name, _), *_] = Counter(name for name, _ in pairs).most_common(1)
-        raise _DuplicateKey(f"duplicate column: key {name!r} occurs twice")
     return values
 
 

@@ -26,6 +26,11 @@ def file_rendezvous() -> Rendezvous:
 
 def address_rendezvous(host: str) -> Rendezvous:
     """Return an address of this host with a free port."""
+    return Rendezvous(host=host, port=free_port())
+
+
+def free_port() -> int:
+    """Return a port of this host that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("", 0))
-        return Rendezvous(host=host, port=int(probe.getsockname()[1]))
+        return int(probe.getsockname()[1])

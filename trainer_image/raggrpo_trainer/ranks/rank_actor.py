@@ -11,7 +11,6 @@ actor's process, while the driver continues.
 import importlib
 import logging
 import os
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,12 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.precision import MeasuredPrecision
-from raggrpo_trainer.exchange.rendezvous import Rendezvous, address_rendezvous, file_rendezvous
+from raggrpo_trainer.exchange.rendezvous import (
+    Rendezvous,
+    address_rendezvous,
+    file_rendezvous,
+    free_port,
+)
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.host.device_peaks import peak_tflops
 from raggrpo_trainer.host.large_import import large_import
@@ -98,9 +102,7 @@ class RankActor:
 
     def address(self) -> tuple[str, int]:
         """Return this pod's address and a free port, for the NCCL group with the engines."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), int(probe.getsockname()[1])
+        return ray.util.get_node_ip_address(), free_port()
 
     def measure_precision(self, model_path: str) -> MeasuredPrecision:
         """Measure the speed of FP32 and BF16 on this machine's CPU."""
