@@ -33,11 +33,14 @@ class ProgressServer:
         dump_stacks: Callable[[], list[int]] = list,
         stop_driver: Callable[[], bool] = bool,
     ) -> None:
-        """Listen on `port` (0 for any free one) of `host`, or of all IPv4 and IPv6 addresses.
+        """Listen on `port` of `host`, or of all IPv4 and IPv6 addresses if `host` is None.
 
+        Port 0 selects any free port and requires a host, as each family would get its own.
         `dump_stacks` returns the signaled PIDs. `stop_driver` signals the driver to save and exit
         and returns whether it is still running. Raises OSError if the port is in use.
         """
+        if host is None and port == 0:
+            raise ValueError("port 0 requires a host: IPv4 and IPv6 would get different ports")
         self._token, self._is_local = token, host == LOOPBACK
         self._dump_stacks, self._stop_driver = dump_stacks, stop_driver
         self._latest: tuple[bytes, bytes] | None = None

@@ -10,6 +10,7 @@ from raggrpo_operator.http_api import HttpApi, open_session
 from raggrpo_operator.progress_client import ProgressClient
 from raggrpo_trainer.progress.progress_actor import listen_host
 from raggrpo_trainer.progress.progress_server import ProgressServer
+from support.processes.ports import free_port
 
 PROGRESS = Progress(attempt=1, stage=Stage.TRAINING, step=3)
 
@@ -22,7 +23,11 @@ def serving(
     host: str | None = "127.0.0.1",
 ) -> Iterator[tuple[ProgressServer, httpx.Client]]:
     server = ProgressServer(
-        0, host=host, token=token, dump_stacks=dump_stacks, stop_driver=stop_driver
+        0 if host else free_port(),
+        host=host,
+        token=token,
+        dump_stacks=dump_stacks,
+        stop_driver=stop_driver,
     )
     try:
         address = f"http://127.0.0.1:{server.port}"
@@ -116,6 +121,11 @@ def test_host_must_be_loopback_address_on_loopback_only(host: str | None, status
 def test_stacks_request_returns_signaled_processes() -> None:
     with serving(dump_stacks=lambda: [11, 12]) as (_, http):
         assert http.post("/stacks").json() == {"asked": [11, 12]}
+
+
+def test_port_zero_is_rejected_for_all_addresses() -> None:
+    with pytest.raises(ValueError, match="requires a host"):
+        ProgressServer(0, host=None)
 
 
 def test_port_in_use_raises_without_leftover_thread() -> None:
