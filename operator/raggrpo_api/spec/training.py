@@ -8,6 +8,7 @@ from pydantic import Field
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 
+from .lora import LoraSpec
 from .start_from import StartFrom
 
 MAX_STEPS: Final = 10_000_000
@@ -52,6 +53,8 @@ class TrainingSpec(ApiModel):
     """Passes over the data, each of floor(rows / trainBatchSize) steps, instead of totalSteps."""
     start_from: Annotated[StartFrom | None, OPERATIONAL] = None
     """Checkpoint of another job to start from; ignored once the job has a checkpoint."""
+    lora: Annotated[LoraSpec | None, MODEL] = None
+    """Train low-rank adapters instead of all parameters; unspecified: all parameters."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), MODEL] = 0
     """Seed of all random choices, which are keyed by (seed, step, prompt, sample)."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6

@@ -55,6 +55,7 @@ ADDED_LATER: Final = frozenset(
         "data.columns.tools",
         "reward.answerMarker",
         "algorithm.dualClip",
+        "training.lora",
         "training.learningRateSchedule",
         "training.decaySteps",
         "training.minLearningRateRatio",
@@ -121,7 +122,8 @@ def incompatible(differences: Iterable[Change], start: StartFrom | None = None) 
     rejected = [change for change in differences if change.change_class is MODEL]
     if start is None:
         return rejected
-    fixed = "model" if start.data is DataStart.RESTART else ("model", *DATA_ORDER)
+    of_data = () if start.data is DataStart.RESTART else DATA_ORDER
+    fixed = ("model", "training.lora", *of_data)
     return [change for change in rejected if change.path.startswith(fixed)]
 
 

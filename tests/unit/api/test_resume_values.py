@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.start_from import StartFrom
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import (
     Change,
@@ -195,6 +196,45 @@ def test_learning_rate_schedule_changes_are_listed_as_differences(
     assert len(differences) == len(expected)
     for part in expected:
         assert any(part in line for line in differences), differences
+
+
+def lora_values(lora: dict[str, Any] | None) -> dict[str, Any]:
+    return resume_values(
+        resolve(make_job({"training.lora": lora} if lora is not None else {})).spec
+    )
+
+
+def test_full_training_has_no_lora_in_resume_values() -> None:
+    assert not [path for path in lora_values(None) if path.startswith("training.lora")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (None, {}, 'training.lora: (unset) → {"rank": 32, '),
+        ({"rank": 8}, None, 'training.lora: {"rank": 8, '),
+        ({"rank": 8}, {"rank": 16, "alpha": 16}, "training.lora.rank: 8 → 16"),
+        ({}, {"alpha": 32}, "training.lora.alpha: 64.0 → 32.0"),
+        ({}, {"targets": ["q_proj"]}, "training.lora.targets[0]: "),
+    ],
+)
+@pytest.mark.parametrize("start", [None, "Continue", "Restart"])
+def test_changed_lora_is_incompatible_with_a_checkpoint(
+    before: dict[str, Any] | None, after: dict[str, Any] | None, expected: str, start: str | None
+) -> None:
+    source = (
+        None
+        if start is None
+        else StartFrom.model_validate({"checkpoint": {"path": "/other"}, "data": start})
+    )
+    [rejected] = incompatible(changes(lora_values(before), lora_values(after)), source)
+
+    assert str(rejected).startswith(expected)
+
+
+@pytest.mark.parametrize("same", [{"rank": 32}, {"alpha": 64.0}, {"targets": ["AllLinear"]}])
+def test_specified_lora_defaults_are_equal_to_unspecified_ones(same: dict[str, Any]) -> None:
+    assert changes(lora_values({}), lora_values(same)) == []
 
 
 def test_decay_steps_default_to_steps_from_epochs() -> None:

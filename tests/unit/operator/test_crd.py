@@ -302,6 +302,7 @@ NO_UNIT = {
     "spec.algorithm.importanceCap",
     *(f"spec.training.{n}" for n in ("seed", "learningRate", "weightDecay", "maxGradNorm")),
     "spec.training.minLearningRateRatio",
+    *(f"spec.training.lora.{n}" for n in ("rank", "alpha")),
     *(f"spec.rollout.{n}" for n in ("temperature", "topP", "false")),
     "spec.retrieval.endpoints[].scoreThreshold",
     "spec.reward.functions[].weight",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from raggrpo_api.fields import addresses, base, json_values, kubernetes_names
+from raggrpo_api.spec.lora import LORA_TARGET
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
 from raggrpo_api.spec.reward import JUDGE_MODEL
@@ -27,6 +28,7 @@ _BY_PATTERN: Mapping[str, str] = {
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
+    LORA_TARGET: "write the last components of a layer's path, such as self_attn.q_proj",
     START_STEP: "specify Newest, Best or the number of a step",
     BODY_FIELD: "use at most 64 printable ASCII characters",
 }

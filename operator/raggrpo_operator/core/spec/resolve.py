@@ -184,6 +184,8 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
         sized["training.totalSteps"] = steps
     if decay and not spec.training.decay_steps:
         sized["training.decaySteps"] = decay
+    if (lora := spec.training.lora) is not None and not lora.alpha:
+        sized["training.lora.alpha"] = lora.scale * lora.rank
     is_padded = facts is not None and facts.row_layout is RowLayout.PADDED
     if is_padded and origins["training.rowLayout"] is not Origin.USER:
         sized["training.rowLayout"] = RowLayout.PADDED
