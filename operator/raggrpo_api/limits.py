@@ -14,8 +14,8 @@ MAX_PREFLIGHT_BYTES: Final = 4096
 """`PreflightResult` as JSON; equals the kubelet's limit for a termination message."""
 
 # Files that others wrote
-MAX_TEXT_FILE_BYTES: Final = 1 << 20
-"""Job file, configuration or script."""
+MAX_TEXT_FILE_BYTES: Final = 1 << 19
+"""Job file or script; configuration with the files that it includes."""
 MAX_MODEL_JSON_BYTES: Final = 16 << 20
 """config.json, generation_config.json, tokenizer_config.json."""
 MAX_INDEX_BYTES: Final = 64 << 20

@@ -71,7 +71,7 @@ def verl(
         )
     except Unreadable as error:
         fail(f"{config}: {error}")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         fail(f"{config}: a value has an unexpected type: {error}")
     _write(imported, output)
 
@@ -104,13 +104,13 @@ def _reader(config: Path, repository: Path | None) -> Read:
     folders = [*([repository] if repository else []), parent, *parents, Path.cwd()]
 
     def read(name: str) -> str | None:
-        path = Path(name.replace(HOME, "~", 1)).expanduser()
         try:
+            path = Path(name.replace(HOME, "~", 1)).expanduser()
             files = ((folder, folder / path) for folder in folders)
             below = (file for folder, file in files if _is_below(file, folder))
             file = next((each for each in below if each.is_file()), None)
             return None if file is None else read_text_file(file)
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # no such home; a loop of links
             raise Unreadable(f"{name} cannot be read: {error}") from error
 
     return read

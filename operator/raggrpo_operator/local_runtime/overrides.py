@@ -74,7 +74,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
 
 def _keys(path: str) -> list[str | int]:
     """Return the keys of a path, whose prefix `spec.` is optional, or [] for an invalid path."""
-    if not re.fullmatch(r"[A-Za-z_][\w/-]*(\[\d+\])*(\.[A-Za-z_][\w/-]*(\[\d+\])*)*", path):
+    if not re.fullmatch(r"[A-Za-z_][\w/-]*(\[\d{1,6}\])*(\.[A-Za-z_][\w/-]*(\[\d{1,6}\])*)*", path):
         return []
     keys: list[str | int] = [
         int(step[1:-1]) if step.startswith("[") else step

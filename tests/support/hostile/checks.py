@@ -67,8 +67,21 @@ def history(path: Path) -> str:
     return "\n".join(texts)
 
 
+def imported(path: Path) -> str:
+    """Import a configuration or script of verl, or validate a job file."""
+    from typer.testing import CliRunner
+
+    from raggrpo_cli.main import app
+
+    command = ["validate"] if path.name == "job.yaml" else ["import", "verl"]
+    result = CliRunner().invoke(app, [*command, str(path)])
+    if not isinstance(result.exception, SystemExit | None):
+        raise result.exception
+    return f"{result.exit_code} {result.output}"
+
+
 CHECKS: dict[str, Callable[[Path], str]] = {
-    each.__name__: each for each in (data, corpus, vectors, model, history)
+    each.__name__: each for each in (data, corpus, vectors, model, history, imported)
 }
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.hostile.configurations import CONFIGURATIONS, FOLDERS, JOBS
+from support.hostile.configurations import SCRIPTS as MORE_SCRIPTS
+from support.hostile.limited_process import outcomes
+
 MAX_MEMORY = 1 << 30
 RUN = "python3 -m verl.trainer.main_ppo data.train_batch_size=8"
 
@@ -119,7 +123,7 @@ def test_doubling_defaults_are_rejected(tmp_path: Path) -> None:
     done = import_in_process(tmp_path / "f0.yaml")
 
     assert_handled(done)
-    assert "its defaults include more than 500 files" in done.stderr
+    assert "its defaults include more than 200 files" in done.stderr
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
@@ -149,3 +153,31 @@ def test_file_outside_folders_of_configuration_is_not_read(tmp_path: Path, name:
 
     assert_handled(done)
     assert "4711" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [("run.sh", MORE_SCRIPTS), ("config.yaml", CONFIGURATIONS), ("job.yaml", JOBS)],
+)
+def test_hostile_texts_are_read_within_limits(
+    tmp_path: Path, name: str, contents: dict[str, str]
+) -> None:
+    paths = [tmp_path / each / name for each in contents]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(contents[path.parent.name])
+    assert_all_handled(paths)
+
+
+def test_hostile_folders_are_imported_or_rejected_within_limits(tmp_path: Path) -> None:
+    paths = [tmp_path / make.__name__ / "config.yaml" for make in FOLDERS]
+    for make, path in zip(FOLDERS, paths, strict=True):
+        path.parent.mkdir()
+        make(path.parent)
+    assert_all_handled(paths)
+
+
+def assert_all_handled(paths: list[Path]) -> None:
+    for path, outcome in outcomes("imported", paths).items():
+        assert outcome.startswith(("0 ", "2 ")), (path, outcome[-2000:])
+        assert len(outcome) < 4_000_000, path

@@ -6,17 +6,22 @@ own content, by default last; `group@package: option` adds group/option.yaml bel
 
 import posixpath
 import re
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from .overrides import MAX_VALUES, Unreadable, Values, flatten, parse_mapping
+from raggrpo_api.limits import MAX_TEXT_FILE_BYTES
+
+from .overrides import MAX_VALUES, Unreadable, Values, flatten, parse_mapping, short_name
 
 Read = Callable[[str], str | None]
 """Function that returns the text of a file, or None if the file is not available."""
-MAX_FILES: Final = 500
+MAX_FILES: Final = 200
 """Maximum files of a composition; a verl configuration has about 20."""
+MAX_FOLDERS: Final = 20
+"""Maximum folders of a search path."""
 NO_CHOICES: Final[Mapping[str, str]] = MappingProxyType({})
 _HEADER: Final = re.compile(r"\s*#\s*@package\s+(\S+)")
 _CHOICE: Final = re.compile(r"\$\{(\w+)\}")
@@ -73,7 +78,9 @@ class _Composer:
     def __init__(self, folders: list[str], read: Read, choices: dict[str, str]) -> None:
         self.result = Composition()
         self._folders, self._read, self._choices = folders, read, choices
-        self._num_files = 0
+        self._num_files = self._num_characters = self._num_values = 0
+        self._paths: list[str] = []
+        """Paths of all values, sorted."""
 
     def add(
         self, entry: _Entry, parent: str = "", above: tuple[str, ...] = (), text: str | None = None
@@ -90,6 +97,9 @@ class _Composer:
                 of = f", in the defaults of {above[-1]}.yaml" if above else ""
                 self.result.missing.append(f"{entry.place}.yaml{of}")
             return
+        self._num_characters += len(text)
+        if self._num_characters > MAX_TEXT_FILE_BYTES:
+            raise Unreadable(f"its files have more than {MAX_TEXT_FILE_BYTES} characters")
         try:
             raw = parse_mapping(text)
         except Unreadable as error:
@@ -97,6 +107,8 @@ class _Composer:
         package = _package(entry, parent, text)
         if not above:
             self._folders += _search_path(raw)
+            if len(self._folders) > MAX_FOLDERS:
+                raise Unreadable(f"its search path has more than {MAX_FOLDERS} folders")
         own = {key: each for key, each in raw.items() if key not in ("defaults", "hydra")}
         is_added = False
         for each in self._entries(raw.get("defaults"), posixpath.dirname(entry.place)):
@@ -116,13 +128,13 @@ class _Composer:
         """Yield the entries of a Hydra defaults list in order; None stands for `_self_`."""
         given = defaults if isinstance(defaults, list) else []
         pairs = [
-            (str(key), option)
+            (short_name(str(key)), option)
             for each in given
             for key, option in (each.items() if isinstance(each, Mapping) else [(each, "")])
         ]
         for key, option in pairs:
             if key.startswith("override "):
-                self._choices.setdefault(key.split()[-1].lstrip("/"), str(option))
+                self._choices.setdefault(_group(key).lstrip("/"), str(option))
         for key, option in pairs:
             if key == "_self_":
                 yield None
@@ -133,34 +145,46 @@ class _Composer:
                     yield self._entry(key, self._chosen(key, str(option)), folder)
 
     def _entry(self, key: str, option: str, folder: str) -> _Entry:
-        path, _, package = key.split()[-1].partition("@")
+        path, _, package = _group(key).partition("@")
         place = posixpath.normpath(posixpath.join("/", folder, path)).lstrip("/")
         group = path.lstrip("./") if option else posixpath.dirname(path).lstrip("./")
         if option:
-            place = f"{place}/{option}"
+            place = f"{place}/{short_name(option)}"
         return _Entry(place, package or None, group, key.startswith("optional "))
 
     def _chosen(self, key: str, option: str) -> str:
         """Return the chosen option of a group; later options may refer to it as `${group}`."""
-        group = key.split()[-1]
-        chosen = self._choices.setdefault(group, option)
-        return _CHOICE.sub(lambda match: self._choices.get(match[1], match[0]), chosen)
+        chosen = short_name(self._choices.setdefault(_group(key), option))
+        return _CHOICE.sub(lambda match: short_name(self._choices.get(match[1], match[0])), chosen)
 
     def _put(self, own: Mapping[Any, Any], package: str, file: str) -> None:
         values = self.result.values
         inherited = self.result.inherited
         for path, value in flatten(own, f"{package}." if package else ""):
-            parts = path.split(".")
-            replaced = {".".join(parts[:end]) for end in range(1, len(parts))}
-            for known in [k for k in values if k in replaced or k.startswith(f"{path}.")]:
-                values.pop(known)
-                inherited.pop(known, None)
+            self._num_values += 1
+            if self._num_values > MAX_VALUES:
+                raise Unreadable(f"its files have more than {MAX_VALUES} values")
+            self._remove_others(path)
+            if path not in values:
+                insort(self._paths, path)
             values[path] = value
-            if len(values) > MAX_VALUES:
-                raise Unreadable(f"it has more than {MAX_VALUES} values")
             inherited.pop(path, None)
             if file:
                 inherited[path] = f"{file}.yaml"
+
+    def _remove_others(self, path: str) -> None:
+        """Remove the values below a path, and those of the blocks that contain it."""
+        start, end = (bisect_left(self._paths, f"{path}{mark}") for mark in "./")  # "." < "/"
+        blocks = [path[:at] for at, char in enumerate(path) if char == "."]
+        for known in (*self._paths[start:end], *blocks):
+            if known in self.result.values:
+                del self.result.values[known], self._paths[bisect_left(self._paths, known)]
+                self.result.inherited.pop(known, None)
+
+
+def _group(key: str) -> str:
+    """Return the group of an entry without its keywords: actor of `override /actor`."""
+    return key.split()[-1] if key.strip() else ""
 
 
 def _package(entry: _Entry, parent: str, text: str) -> str:

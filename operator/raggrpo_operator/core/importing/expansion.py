@@ -33,8 +33,8 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
 }
 _MAX_SHOWN: Final = 60
 _MAX_EXPRESSION: Final = 500
-MAX_EXPANDED: Final = 2_000_000
-"""Maximum characters of all expansions of a script together; scripts of verl need about 10,000."""
+MAX_EXPANDED: Final = 200_000
+"""Maximum characters that are expanded, compared or shown; scripts of verl need about 10,000."""
 _MARK: Final = re.compile("\0(\\d+)\0")
 
 
@@ -54,19 +54,20 @@ class Variables:
         if is_alone and (array := self._all_elements(word[-1])) is not None:
             self._count_texts(array)
             return list(array)
-        words = [""]
+        words: list[list[str]] = [[]]
         has_quotes = False
         for piece in word:
             text = self._piece(piece)
             has_quotes = has_quotes or piece.is_quoted
             if not piece.is_expansion or piece.is_quoted:
-                words[-1] += text
+                words[-1].append(text)
                 continue
-            parts = re.split(r"[ \t\n]+", text)
-            words[-1] += parts[0]
-            words += parts[1:]
-        self._count_texts(words)
-        return [each for each in words if each] or ([""] if has_quotes else [])
+            first, *others = re.split(r"[ \t\n]+", text)
+            words[-1].append(first)
+            words += [[each] for each in others]
+        texts = ["".join(each) for each in words]
+        self._count_texts(texts)
+        return [each for each in texts if each] or ([""] if has_quotes else [])
 
     def text(self, word: Word) -> str:
         """Return the expansion of a word without splitting, as in an assignment."""
@@ -108,7 +109,9 @@ class Variables:
 
     def shown(self, text: str) -> str:
         """Return the text with marks replaced by their sources."""
-        return _MARK.sub(lambda match: self._marks[int(match[1])].text, text)
+        shown = _MARK.sub(lambda match: _short(self._marks[int(match[1])].text), text)
+        self._count(len(shown))
+        return shown
 
     def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
         """Merge the variables at the ends of alternative branches."""
@@ -157,11 +160,10 @@ class Variables:
             return ["unset"]
         text = value if isinstance(value, str) else " ".join(value)
         shown = " ".join(self.shown(text).split()) or "empty"
-        return self._alternatives.get(text) or [
-            shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"
-        ]
+        return self._alternatives.get(text) or [_short(shown)]
 
     def _mark(self, text: str, reason: str) -> str:
+        self._count(len(text) + len(reason))
         self._marks.append(UnknownValue(text, reason))
         return f"\0{len(self._marks) - 1}\0"
 
@@ -191,6 +193,7 @@ class Variables:
     def _parameter(self, match: "re.Match[str]", is_quoted: bool) -> str:
         plain, name, index, sign, default = match.groups()
         name = plain or name
+        self._count(len(default or ""))
         value = self.current.get(name, HOME if name == "HOME" else None)
         if isinstance(value, tuple):
             place = int(index) if index and index.isdigit() else 0
@@ -212,6 +215,7 @@ class Variables:
         expression = _NAME.sub(self._number, re.sub(r"\s+", " ", match[1]).strip())
         if why := self.unknown_value(expression):
             return self._mark(match[0], why.reason)
+        self._count(len(expression))
         if len(expression) > _MAX_EXPRESSION:
             return self._mark(match[0], f"{match[0]} is not supported")
         try:
@@ -224,6 +228,10 @@ class Variables:
         if isinstance(value, str):
             return value
         return self._mark(match[0], f"${match[1]} is not set in the script")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _has_overrides(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Numeric fields of verl's configuration."""
 
-from typing import Final
+from typing import Any, Final
 
 from .overrides import UnknownValue, Values, parse_value
 from .translation import ACTOR, DEFAULTS, ROLLOUT
@@ -25,6 +25,8 @@ NUMBERS: Final = frozenset(
 )
 """Fields whose values must be numbers."""
 
+_MAX_NUMBER: Final = 1e15
+
 
 def with_numbers(values: Values) -> tuple[Values, list[str]]:
     """Return the values with strings such as '1024' converted to numbers, and a line per change.
@@ -36,10 +38,10 @@ def with_numbers(values: Values) -> tuple[Values, list[str]]:
     others: list[str] = []
     for name in sorted(values.keys() & NUMBERS):
         value = values[name]
-        if value is None or type(value) in (int, float, UnknownValue):
+        if value is None or isinstance(value, UnknownValue) or _is_number(value):
             continue
         number = parse_value(value) if isinstance(value, str) else value
-        if type(number) in (int, float):
+        if _is_number(number):
             numbers[name] = number
             lines.append(f"{name}: {value!r} is a string, not a number: changed to {number}")
         else:
@@ -47,3 +49,8 @@ def with_numbers(values: Values) -> tuple[Values, list[str]]:
     if others:
         raise ValueError("; ".join(others))
     return values | numbers, lines
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a finite number with which the import can compute."""
+    return type(value) in (int, float) and abs(value) < _MAX_NUMBER

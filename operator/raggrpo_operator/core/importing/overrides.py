@@ -14,6 +14,8 @@ HOME: Final = "$HOME"
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 10_000
 """Limits of a configuration; verl's has about 500 values. Aliases count as often as they occur."""
+MAX_NAME: Final = 256
+"""Maximum characters of a field's path, of a group and of an option."""
 OVERRIDE: Final = re.compile(r"\+{0,2}([a-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
 
 
@@ -49,18 +51,25 @@ def read_overrides(words: Sequence[str]) -> Values:
         match = OVERRIDE.fullmatch(word)
         if match is None:
             raise Unreadable(f"{word}: write an override as name.of.field=value")
-        values[match[1]] = parse_value(match[2])
+        values[short_name(match[1])] = parse_value(match[2])
     return values
 
 
 def flatten(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of every leaf of a mapping."""
     for name, item in value.items():
-        key = str(name)
+        path = f"{prefix}{short_name(str(name))}"
         if isinstance(item, Mapping) and item:
-            yield from flatten(item, f"{prefix}{key}.")
+            yield from flatten(item, f"{path}.")
         else:
-            yield f"{prefix}{key}", item
+            yield short_name(path), item
+
+
+def short_name(text: str) -> str:
+    """Return a name unchanged. Raises Unreadable if it has more than MAX_NAME characters."""
+    if len(text) > MAX_NAME:
+        raise Unreadable(f"the name {text[:60]}… has more than {MAX_NAME} characters")
+    return text
 
 
 def parse_value(text: str) -> Any:

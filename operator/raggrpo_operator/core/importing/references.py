@@ -8,13 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .overrides import UnknownValue, Values, parse_value
+from .overrides import UnknownValue, Unreadable, Values, parse_value
 
 _NODE: Final = re.compile(r"(\.*)([\w@/-]+(?:\.[\w@/-]+)*)")
+_BRACE: Final = re.compile("[{}]")
 _RESOLVER_CALL: Final = re.compile(r"([\w.]+):(.*)", re.DOTALL)
-_MAX_CHARACTERS: Final = 100_000
+_MAX_CHARACTERS: Final = 1_000_000
+"""Maximum characters of all referenced values together, as often as they are referenced."""
 _MAX_DEPTH: Final = 100
-"""Limits of a resolved text, and of references within and behind each other."""
+"""Maximum references within and behind each other."""
 _MISSING: Final = "???"
 """OmegaConf's placeholder for a mandatory value that is not specified."""
 
@@ -37,6 +39,8 @@ class _Resolver:
         self._values, self._defaults = values, defaults
         self._done: Values = {}
         self._above: list[str] = []
+        self._characters = 0
+        self._blocks = {name[:at] for name in values for at, char in enumerate(name) if char == "."}
 
     def value(self, name: str) -> Any:
         """Return the resolved value of a field, or UnknownValue if a reference is unresolvable."""
@@ -72,7 +76,7 @@ class _Resolver:
             end = _end(raw, start)
             if raw[at:start]:
                 parts.append(raw[at:start])
-            parts.append(self._reference(raw[start + 2 : end], name))
+            parts.append(self._counted(self._reference(raw[start + 2 : end], name)))
             at = end + 1
         if raw[at:]:
             parts.append(raw[at:])
@@ -80,10 +84,14 @@ class _Resolver:
             raise _Unresolved(f"a reference in {raw} is null")
         if len(parts) == 1:
             return parts[0]
-        text = "".join(str(each) for each in parts)
-        if len(text) > _MAX_CHARACTERS:
-            raise _Unresolved(f"its references amount to more than {_MAX_CHARACTERS} characters")
-        return text
+        return "".join(str(each) for each in parts)
+
+    def _counted(self, value: Any) -> Any:
+        """Return a referenced value and count it. Raises Unreadable beyond the limit."""
+        self._characters += len(str(value)) + 1
+        if self._characters > _MAX_CHARACTERS:
+            raise Unreadable(f"its references expand to more than {_MAX_CHARACTERS} characters")
+        return value
 
     def _reference(self, inner: str, name: str) -> Any:
         """Return the value of `${inner}` in the field `name`."""
@@ -109,7 +117,7 @@ class _Resolver:
             value = self.value(name)
         elif name in self._defaults:
             value = self._defaults[name]
-        elif any(each.startswith(f"{name}.") for each in self._values):
+        elif name in self._blocks:
             raise _Unresolved(f"${{{inner}}} is a block of fields")
         else:
             raise _Unresolved(f"${{{inner}}} is not in the configuration")
@@ -121,10 +129,10 @@ class _Resolver:
 def _end(text: str, start: int) -> int:
     """Return the position of the brace that closes the reference at `start`."""
     depth = 0
-    for at in range(start + 1, len(text)):
-        depth += (text[at] == "{") - (text[at] == "}")
+    for brace in _BRACE.finditer(text, start + 1):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return at
+            return brace.start()
     raise _Unresolved(f"{text[start:]} has no closing bracket")
 
 

@@ -7,10 +7,11 @@ and loops are not evaluated: a value that depends on them is unknown.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from .expansion import Variable, Variables
-from .overrides import OVERRIDE, UnknownValue, Unreadable, Values, parse_value
+from .overrides import OVERRIDE, UnknownValue, Unreadable, Values, parse_value, short_name
 from .shell import Piece, Token, Word, tokens
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -19,10 +20,8 @@ _CHOICE: Final = re.compile(r"([A-Za-z_][\w/@]*)=(.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"(--config-(?:path|name|dir)|-c[pnd])(?:=(.*))?", re.DOTALL)
 _OPTIONS: Final = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir"}
 _DECLARATIONS: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_MAIN: Final = r"(?!(?:\w*_)?(?:sft|gen|eval|merge)\w*(?:\.py)?$)(?:\w+_)?main(?:_\w+)?"
-_TRAINER: Final = re.compile(rf"(?:\w+\.)+{_MAIN}|(?:.*/)?{_MAIN}\.py")
-"""Matches modules such as verl.trainer.main_ppo and recipe.dapo.main_dapo, and their files."""
-_OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:\w+_)?(?:sft|main_gen|main_eval|model_merger)")
+_MODULE: Final = re.compile(r"(?:\w+\.)+\w+")
+_OTHER_STAGE: Final = re.compile(r"(?:^|[._/])(?:sft|main_gen|main_eval|model_merger)")
 _NO_RUN: Final = frozenset({"echo", "pkill", "pgrep", "grep"})
 _OPENING: Final = frozenset({"if", "while", "until", "for", "select"})
 _SKIPPED: Final = frozenset({"then", "do", "{", "}", "!", "time"})
@@ -95,7 +94,20 @@ def _program(command: _Command) -> int | None:
     """Return the index of verl's trainer in the words of a command, or None."""
     if command.words[0] in _NO_RUN:
         return None
-    return next((at for at, each in enumerate(command.words) if _TRAINER.fullmatch(each)), None)
+    return next((at for at, each in enumerate(command.words) if _is_trainer(each)), None)
+
+
+def _is_trainer(word: str) -> bool:
+    """Return whether a word is a module such as verl.trainer.main_ppo, or the file of one."""
+    if word.endswith(".py"):
+        name = word.removesuffix(".py").rpartition("/")[2]
+    elif _MODULE.fullmatch(word):
+        name = word.rpartition(".")[2]
+    else:
+        return False
+    parts = name.split("_")
+    is_other = any(each.startswith(("sft", "gen", "eval", "merge")) for each in parts)
+    return "main" in parts and "." not in name and not is_other
 
 
 def _has_arguments(command: _Command) -> bool:
@@ -110,6 +122,7 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
     rest = iter(command.words[(_program(command) or 0) + 1 :])
     for word in rest:
         if match := OVERRIDE.fullmatch(word):
+            short_name(match[1])
             unknown = variables.unknown_value(match[2])
             known = script.overrides.get(match[1])
             if unknown and known is not None:
@@ -127,7 +140,7 @@ def _read(command: _Command, variables: Variables, script: Script) -> None:
         elif unknown := variables.unknown_value(word):
             script.missing.append(f"{unknown.text} in verl's command: {unknown.reason}")
         elif match := _CHOICE.fullmatch(word):
-            script.choices[match[1]] = match[2]
+            script.choices[short_name(match[1])] = match[2]
 
 
 class _Evaluator:
@@ -206,12 +219,13 @@ class _Evaluator:
 
     def _process_reserved(self, given: Sequence[Token]) -> list[Token]:
         """Process leading reserved words and return the remaining tokens."""
-        rest = list(given)
-        while rest and self._is_reserved(_plain(rest[0])):
-            if _plain(rest.pop(0)) in ("for", "select") and rest:
-                self._loop_over(_plain(rest[0]), rest[2:])
-                rest = []
-        return rest
+        for at, token in enumerate(given):
+            if not self._is_reserved(_plain(token)):
+                return list(given[at:])
+            if _plain(token) in ("for", "select") and given[at + 1 :]:
+                self._loop_over(_plain(given[at + 1]), given[at + 3 :])
+                break
+        return []
 
     def _is_reserved(self, word: str) -> bool:
         """Process a word if it is reserved, and return whether the word is reserved."""
@@ -296,4 +310,4 @@ def _opens_case(words: Sequence[Token]) -> bool:
     """Return whether the words are `case WORD in`, preceded only by reserved words."""
     if len(words) < 3 or (_plain(words[-3]), _plain(words[-1])) != ("case", "in"):
         return False
-    return all(_plain(word) in _RESERVED for word in words[:-3])
+    return all(_plain(word) in _RESERVED for word in islice(words, len(words) - 3))

@@ -16,6 +16,7 @@ _REDIRECTION: Final = re.compile(r"(?:\d+|&)?(<<<|<<-?|>>|[<>]&|<>|>\||[<>](?!\(
 _BREAK: Final = frozenset(" \t\n;&|<>()")
 _ARRAY: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _PARAMETER: Final = re.compile(r"\$(?:[A-Za-z_]\w*|[@*#?$!\d-])")
+_QUOTED: Final = re.compile(r'\\|[^"\\$`]+')
 _CLOSING: Final = {"(": ")", "{": "}"}
 
 
@@ -130,9 +131,9 @@ class _Lexer:
                 self._at += 2
             elif char in "$`":
                 yield self._expansion(is_quoted=True)
-            else:
-                yield Piece(char, is_quoted=True)
-                self._at += 1
+            elif match := _QUOTED.match(self._text, self._at):
+                yield Piece(match[0], is_quoted=True)
+                self._at = match.end()
         self._at += 1
 
     def _expansion(self, is_quoted: bool) -> Piece:
@@ -180,8 +181,8 @@ class _Lexer:
 
     def _skip_heredocs(self) -> None:
         for end in self._heredocs:
-            body = re.compile(rf"(?:.*\n)*?\t*{re.escape(end)}(?=\n|\Z)")
-            match = body.match(self._text, self._at)
+            last_line = re.compile(rf"^\t*{re.escape(end.lstrip(chr(9)))}$", re.MULTILINE)
+            match = last_line.search(self._text, self._at)
             self._at = match.end() if match else len(self._text)
         self._heredocs.clear()
 

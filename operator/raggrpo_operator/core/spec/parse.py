@@ -112,7 +112,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value)  # YAML parses 2026-01-01 as a date, JSON as text
+    return str(value)  # such as a date of a Python caller
 
 
 def _wrong_kind(raw: Mapping[str, Any]) -> Iterator[Violation]:
