@@ -14,9 +14,10 @@ import grimp
 PAGE = Path(__file__).parents[1] / "docs" / "internals" / "packages.md"
 PICTURES = {
     "The operator and the command": ("raggrpo_cli", "raggrpo_operator", "raggrpo_api"),
-    "The trainer and its retriever": (
+    "The trainer, its retriever and staging": (
         "raggrpo_trainer",
         "raggrpo_retriever",
+        "raggrpo_staging",
         "raggrpo_quickstart",
         "raggrpo_api",
     ),
@@ -25,6 +26,7 @@ DEPTHS = {
     "raggrpo_api": 1,
     "raggrpo_quickstart": 1,
     "raggrpo_retriever": 1,
+    "raggrpo_staging": 1,
     "raggrpo_operator.core": 3,
     "raggrpo_operator.kubernetes_runtime": 3,
 }

@@ -17,11 +17,11 @@ from typing import Any
 import fsspec
 
 from raggrpo_api import names
+from raggrpo_api.file_names import path_below
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
 from .file_digests import StoredFile, hashing_file
-from .file_names import path_below
 from .folder import (
     COMPLETE,
     MAX_MARKER_BYTES,

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field
 
-from .file_names import path_below
+from raggrpo_api.file_names import path_below
 
 MAX_THREADS = 8
 """Files that are hashed at the same time."""

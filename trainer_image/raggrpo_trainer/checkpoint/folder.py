@@ -22,13 +22,13 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from raggrpo_api.file_names import checked_parts
 from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.spec.checkpoint import BestBy
 from raggrpo_api.trainer.progress import CheckpointRef, Segment, SkippedCheckpoint
 from raggrpo_trainer.data.sampler import Cursor
 
 from .file_digests import StoredFile, check_digests, check_sizes, seal_of
-from .file_names import checked_parts
 
 COMPLETE = "COMPLETE"
 META = "meta.json"

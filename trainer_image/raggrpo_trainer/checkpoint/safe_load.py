@@ -18,8 +18,9 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from raggrpo_api.file_names import regular_file_below
+
 from .file_digests import METADATA_FILE
-from .file_names import regular_file_below
 
 _METADATA_MODULE = "torch.distributed.checkpoint.metadata"
 ALLOWED_CLASSES = frozenset(

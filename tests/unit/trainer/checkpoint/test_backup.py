@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.file_names import path_below, regular_file_below
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup as checkpoint_backup
 from raggrpo_trainer.checkpoint.fence import Fence
-from raggrpo_trainer.checkpoint.file_names import path_below, regular_file_below
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import (
     SaveShards,

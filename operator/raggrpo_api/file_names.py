@@ -1,6 +1,6 @@
-"""Names of files that come from a bucket or a checkpoint folder. Pure, except for links.
+"""Names of files that a server or a folder of others specifies. Pure, except for links.
 
-Anyone who can write to the bucket chooses these names: none may leave the folder.
+Anyone who can write there chooses these names: none may leave the folder.
 """
 
 from pathlib import Path, PurePosixPath

@@ -1,0 +1,69 @@
+"""`python -m raggrpo_staging`: stage the sources of a request.
+
+Clients read credentials, mirrors and proxies from the environment. Exit codes: 2 for an invalid
+request; 3 if a source failed, and 4 if the failed sources may succeed later, with one line per
+failure on standard error.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from pydantic import ValidationError
+
+from raggrpo_api.foreign_files import read_limited
+from raggrpo_api.limits import MAX_SPEC_BYTES
+from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingRequest
+
+from .authorities import trust_authorities
+from .folder import write_json
+from .progress import ProgressCounter
+from .staging import stage_all
+
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+EXIT_RETRY = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Stage all sources and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="raggrpo_staging", description="Download models and data into a folder."
+    )
+    parser.add_argument("--request", type=Path, required=True, help="StagingRequest as JSON")
+    parser.add_argument("--progress", type=Path, help="file to write StagingProgress to")
+    parser.add_argument("--result", type=Path, help="file to write StagingResult to")
+    options = parser.parse_args(arguments)
+    try:
+        request = StagingRequest.model_validate_json(read_limited(options.request, MAX_SPEC_BYTES))
+    except OSError as error:
+        parser.error(f"{options.request} cannot be read: {error.strerror}")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        parser.error(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    signal.signal(signal.SIGTERM, _exit)  # releases locks
+    trust_authorities()
+    progress = ProgressCounter(options.progress)
+    with progress.written():
+        result = stage_all(request, progress)
+    if options.result is not None:
+        write_json(options.result, result.model_dump_json(by_alias=True))
+    for each in result.staged:
+        print(f"{each.field}: {each.path} (revision {each.revision})", flush=True)
+    for failure in result.failures:
+        print(f"error: {failure.message}", file=sys.stderr)
+    if not result.failures:
+        return 0
+    is_transient = all(each.reason in TRANSIENT_REASONS for each in result.failures)
+    return EXIT_RETRY if is_transient else EXIT_FAILED
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Authorities that all clients of this process trust: the system's and those of `spec.caBundle`."""
+
+import os
+import ssl
+import tempfile
+from pathlib import Path
+
+from raggrpo_api import names
+
+VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
+"""Variables from which the clients read the file of the authorities, as the only ones."""
+
+
+def trust_authorities() -> None:
+    """Set VARIABLES to a file of all authorities, if the environment names some."""
+    specified = [os.environ.get(names.ENV_CA_BUNDLE), os.environ.get("SSL_CERT_FILE")]
+    files = [each for each in specified if each]
+    if not files:
+        return
+    if not os.environ.get("SSL_CERT_FILE") and (system := ssl.get_default_verify_paths().cafile):
+        files.append(system)
+    bundle = Path(tempfile.mkdtemp(prefix="raggrpo-authorities-")) / "ca.pem"
+    bundle.write_text("\n".join(Path(each).read_text() for each in files))
+    for name in VARIABLES:
+        os.environ[name] = str(bundle)

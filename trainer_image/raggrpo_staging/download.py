@@ -1,0 +1,151 @@
+"""Download the files of a source in parallel parts and verify their checksums."""
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from raggrpo_api.file_names import path_below
+from raggrpo_api.trainer.staging import StagingReason
+
+from .draft import Draft, OpenDraft, Part
+from .failures import RangeIgnored, StagingFailed, translate_disk_errors
+from .progress import ProgressCounter
+from .remote import Checksum, Remote, RemoteFile
+from .retries import with_retries
+
+T = TypeVar("T")
+PARALLEL_PARTS = 8
+PARALLEL_FILES = 4
+
+
+class Stopped(Exception):
+    """Another thread failed, or the process is terminating."""
+
+
+def draft_of(file: RemoteFile, work: Path) -> Draft:
+    """Return the draft of a file in the work folder."""
+    return Draft(work / hashlib.sha256(file.path.encode()).hexdigest()[:32], file.size)
+
+
+@dataclass(frozen=True)
+class Downloader:
+    """Downloads the files of a source."""
+
+    remote: Remote
+    progress: ProgressCounter
+    stop: threading.Event
+    """Set to stop all threads."""
+
+    def download(self, files: Sequence[RemoteFile], folder: Path, work: Path) -> dict[str, str]:
+        """Download files into a folder; return the SHA-256 of each by relative path.
+
+        Files that are in the folder are complete. Raises StagingFailed, or Stopped.
+        """
+        with (
+            ThreadPoolExecutor(PARALLEL_PARTS) as parts,
+            ThreadPoolExecutor(PARALLEL_FILES) as pool,
+        ):
+            futures = [pool.submit(self._file, each, folder, work, parts) for each in files]
+            try:
+                digests = self._results(futures)
+            except BaseException:
+                self.stop.set()
+                raise
+        return dict(zip((each.path for each in files), digests, strict=True))
+
+    def _file(self, file: RemoteFile, folder: Path, work: Path, pool: ThreadPoolExecutor) -> str:
+        target = path_below(folder, file.path)
+        draft = draft_of(file, work)
+        if target.exists():
+            return file_digest(target)
+        try:
+            self._parts(file, draft, draft.missing(), pool)
+        except RangeIgnored:
+            draft.discard()
+            self._parts(file, draft, [Part(0, 0, None)], pool)
+        with translate_disk_errors(folder):
+            digest = file_digest(draft.path)
+            if not is_correct(draft.path, file.checksum, digest):
+                draft.discard()
+                raise StagingFailed(
+                    StagingReason.CHECKSUM_MISMATCH,
+                    f"{file.location} differs from its checksum "
+                    f"({file.checksum and file.checksum.digest}, downloaded: {digest}); correct "
+                    "the checksum, or start again if the download was damaged",
+                )
+            draft.complete(target)
+        return digest
+
+    def _parts(
+        self, file: RemoteFile, draft: Draft, parts: Sequence[Part], pool: ThreadPoolExecutor
+    ) -> None:
+        with draft.opened() as opened:
+            self._results([pool.submit(self._part, file, opened, each) for each in parts])
+
+    def _part(self, file: RemoteFile, opened: OpenDraft, part: Part) -> None:
+        with_retries(
+            lambda: self._receive(file, opened, part), self.progress.report, self.stop.wait
+        )
+        opened.mark(part)
+
+    def _receive(self, file: RemoteFile, opened: OpenDraft, part: Part) -> None:
+        """Write the rest of a part. Raises StagingFailed, also if the server sends too little."""
+        if part.stop is None:
+            part.start = 0
+        for chunk in self._chunks(file, part):
+            if part.stop is not None and part.start + len(chunk) > part.stop:
+                raise RangeIgnored
+            opened.write(chunk, part.start)
+            part.start += len(chunk)
+            self.progress.add(len(chunk))
+        expected = file.size if part.stop is None else part.stop
+        if expected is not None and part.start != expected:
+            raise StagingFailed(
+                StagingReason.UNREACHABLE,
+                f"{file.location} ended after {part.start:,} of {expected:,} bytes; start again",
+            )
+
+    def _chunks(self, file: RemoteFile, part: Part) -> Iterator[bytes]:
+        if not self.stop.is_set():
+            for chunk in self.remote.chunks(file, part.start, part.stop):
+                yield chunk
+                if self.stop.is_set():
+                    break
+        if self.stop.is_set():
+            raise Stopped
+
+    def _results(self, futures: Sequence[Future[T]]) -> list[T]:
+        """Return the results; after the first failure, stop all threads and raise it."""
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failures = [failure for each in done if (failure := each.exception()) is not None]
+        if not failures:
+            return [each.result() for each in futures]
+        if not all(isinstance(each, RangeIgnored) for each in failures):
+            self.stop.set()
+        for each in futures:
+            each.cancel()
+        wait(futures)
+        raise next((each for each in failures if not isinstance(each, Stopped)), failures[0])
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Return the digest of a file in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        if algorithm != "git":
+            return hashlib.file_digest(file, algorithm).hexdigest()
+        header = f"blob {path.stat().st_size}\0".encode()
+        return hashlib.sha1(header + file.read(), usedforsecurity=False).hexdigest()
+
+
+def is_correct(path: Path, checksum: Checksum | None, sha256: str) -> bool:
+    """Return whether a file with this SHA-256 has its checksum, if it has one."""
+    match checksum:
+        case None:
+            return True
+        case Checksum(algorithm="sha256", digest=digest):
+            return digest == sha256
+    return file_digest(path, checksum.algorithm) == checksum.digest

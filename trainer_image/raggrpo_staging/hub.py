@@ -1,0 +1,196 @@
+"""Files of a repository on a hub that speaks the protocol of the Hugging Face Hub.
+
+huggingface_hub reads HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE. It has no download that
+resumes after a kill, so ranges are requested through its client.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+import httpx2
+from huggingface_hub import HfApi, RepoFile, constants, get_token, hf_hub_url
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+from raggrpo_api.fields.source import MAIN, HubSource
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
+
+from .failures import (
+    TOKEN_REMEDY,
+    RangeIgnored,
+    StagingFailed,
+    connection_failure,
+    detail,
+    status_failure,
+)
+from .remote import Checksum, Remote, RemoteFile, Snapshot
+from .retries import retry_after
+from .selection import data_files_of_split, role_files
+
+CHUNK_BYTES = 2**20
+CARD = "README.md"
+
+
+class HubRemote(Remote):
+    """Files of a repository."""
+
+    def __init__(self, source: HubSource, role: SourceRole) -> None:
+        self._source, self._role = source, role
+        self._type = "dataset" if source.is_dataset else "model"
+        self._commit = ""
+
+    def snapshot(self, revision: str) -> Snapshot:
+        """Return the files of the commit that the revision names now."""
+        wanted = revision or self._source.revision or MAIN
+        with translated(self._source, wanted):
+            info = self._api.repo_info(
+                self._source.repository, repo_type=self._type, revision=wanted
+            )
+        self._commit = info.sha or ""
+        listed = self._listed()
+        if self._source.split:
+            chosen = self._files_of_split(listed)
+        else:
+            chosen = role_files([each.path for each in listed], self._role, self._source)
+        prefix = _folder_prefix(self._source, chosen)
+        files = [_remote_file(each, prefix) for each in listed if each.path in set(chosen)]
+        is_file = chosen == [self._source.path]
+        return Snapshot(self._commit, tuple(files), is_file)
+
+    def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
+        """Yield a range of a file at the pinned commit."""
+        url = hf_hub_url(
+            self._source.repository, file.location, repo_type=self._type, revision=self._commit
+        )
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        if stop is not None:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        with (
+            translated(self._source, self._commit),
+            get_session().stream(
+                "GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+            ) as response,
+        ):
+            if response.status_code >= 400:
+                response.read()
+            hf_raise_for_status(response)
+            if response.status_code != 206 and stop is not None and start > 0:
+                raise RangeIgnored
+            yield from response.iter_raw(CHUNK_BYTES)
+
+    def _listed(self) -> list[RepoFile]:
+        source = self._source
+        with translated(source, self._commit):
+            if source.path:
+                found = self._api.get_paths_info(
+                    source.repository, source.path, revision=self._commit, repo_type=self._type
+                )
+                files = [each for each in found if isinstance(each, RepoFile)]
+                if files or not found:
+                    return files
+            tree = self._api.list_repo_tree(
+                source.repository,
+                source.path or None,
+                recursive=True,
+                revision=self._commit,
+                repo_type=self._type,
+            )
+            return [each for each in tree if isinstance(each, RepoFile)]
+
+    def _files_of_split(self, listed: list[RepoFile]) -> list[str]:
+        cards = [each for each in listed if each.path == CARD]
+        text = b"".join(self.chunks(_remote_file(cards[0], ""), 0, None)) if cards else b""
+        paths = [each.path for each in listed]
+        return data_files_of_split(paths, text.decode(errors="replace"), self._source)
+
+    @cached_property
+    def _api(self) -> HfApi:
+        return HfApi()
+
+
+def _folder_prefix(source: HubSource, chosen: list[str]) -> str:
+    """Return the folder that the staged folder represents."""
+    if chosen == [source.path]:
+        return source.path.rpartition("/")[0]
+    return source.path
+
+
+def _remote_file(file: RepoFile, prefix: str) -> RemoteFile:
+    path = file.path.removeprefix(f"{prefix}/") if prefix else file.path
+    checksum = Checksum("git", file.blob_id)
+    if file.lfs is not None:
+        checksum = Checksum("sha256", file.lfs.sha256)
+    return RemoteFile(path, file.path, file.size, checksum)
+
+
+@contextmanager
+def translated(source: HubSource, revision: str) -> Iterator[None]:
+    """Raise StagingFailed for errors of huggingface_hub."""
+    try:
+        yield
+    except HFValidationError as error:
+        raise StagingFailed(StagingReason.NOT_FOUND, f"{source}: {detail(error)}") from error
+    except OfflineModeIsEnabled as error:
+        raise StagingFailed(
+            StagingReason.NOT_FOUND,
+            f"{source} is not in the cache, and HF_HUB_OFFLINE is set; unset it for one run",
+        ) from error
+    except HfHubHTTPError as error:
+        raise _response_failure(source, revision, error) from error
+    except httpx2.HTTPError as error:
+        raise connection_failure(constants.ENDPOINT, error) from error
+
+
+def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -> StagingFailed:
+    status = error.response.status_code
+    name = f"hf://{'datasets/' if source.is_dataset else ''}{source.repository}"
+    has_token = bool(get_token())
+    match error:
+        case GatedRepoError() if has_token:
+            return StagingFailed(
+                StagingReason.GATED_MODEL,
+                f"{name} is gated; accept its conditions at {constants.ENDPOINT}/"
+                f"{source.repository} with the account of the token in HF_TOKEN",
+            )
+        case GatedRepoError():
+            return StagingFailed(
+                StagingReason.TOKEN_MISSING, f"{name} is gated; {TOKEN_REMEDY['hf']}"
+            )
+        case RevisionNotFoundError():
+            return StagingFailed(
+                StagingReason.UNKNOWN_REVISION,
+                f"{name} has no revision {revision}; specify a branch, tag or commit",
+            )
+        case EntryNotFoundError():
+            return StagingFailed(
+                StagingReason.NOT_FOUND,
+                f"{name} has no file or folder {source.path} at {revision}; correct the path",
+            )
+    if not has_token and (status == 401 or isinstance(error, RepositoryNotFoundError)):
+        return StagingFailed(
+            StagingReason.TOKEN_MISSING,
+            f"{name} does not exist, or is private; correct the name, or {TOKEN_REMEDY['hf']}",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return StagingFailed(
+            StagingReason.NOT_FOUND,
+            f"{name} does not exist, or the token in HF_TOKEN has no access to it; correct the "
+            "name or the token",
+        )
+    if status in (401, 403):
+        return StagingFailed(
+            StagingReason.ACCESS_DENIED,
+            f"{constants.ENDPOINT} denied access to {name} (HTTP {status}); {TOKEN_REMEDY['hf']}",
+        )
+    if status in (408, 429) or status >= 500:
+        return status_failure(constants.ENDPOINT, status, retry_after(error.response.headers))
+    return StagingFailed(StagingReason.NOT_FOUND, f"{name}: {detail(error)}; correct the source")

@@ -1,0 +1,62 @@
+"""`Remote`: files of one source on a server."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """Checksum of a file that the server reports or the user specifies."""
+
+    algorithm: str
+    """`sha256`, `md5` or `git` (SHA-1 of a git blob)."""
+    digest: str
+    """In hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a source."""
+
+    path: str
+    """Path relative to the staged folder."""
+    location: str
+    """Path on the server."""
+    size: int | None
+    """Bytes; None: unknown, or the server does not support ranges."""
+    checksum: Checksum | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All files of a source at one revision."""
+
+    revision: str
+    files: tuple[RemoteFile, ...]
+    is_file: bool = False
+    """Whether the source is one file instead of a folder."""
+    is_immutable: bool = True
+    """Whether the server always returns the same content for the revision."""
+    is_packed: bool = False
+    """Whether the files are archives, from which `Remote.unpack` extracts the staged files."""
+
+
+class Remote(ABC):
+    """Files of one source. Methods raise StagingFailed."""
+
+    @abstractmethod
+    def snapshot(self, revision: str, /) -> Snapshot:
+        """Return the files at a pinned revision, or at the source's own if it is empty."""
+
+    @abstractmethod
+    def chunks(self, file: RemoteFile, start: int, stop: int | None, /) -> Iterator[bytes]:
+        """Yield the bytes of a file from `start` to `stop` (exclusive; None: the end).
+
+        Raises RangeIgnored if the server does not support ranges. Called in several threads.
+        """
+
+    def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
+        """Extract downloaded archives; return the SHA-256 of each file by relative path."""
+        raise NotImplementedError

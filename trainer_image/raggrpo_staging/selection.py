@@ -1,0 +1,134 @@
+"""Which files of a source are needed. Pure."""
+
+import fnmatch
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from raggrpo_api.fields.source import HubSource, Source
+from raggrpo_api.file_names import checked_parts
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
+
+from .failures import StagingFailed
+
+WEIGHTS = ".safetensors"
+_MODEL_SUFFIXES = (WEIGHTS, ".json", ".jinja", ".txt", ".model", ".tiktoken", ".md")
+_MODEL_NAMES = ("license", "notice", "use_policy")
+_MODEL_FOLDERS = ("", "additional_chat_templates", "1_Pooling")
+_UNUSED_WEIGHTS = re.compile(r"consolidated[.\-].*safetensors")
+"""Copies of the weights in the format of another library."""
+DATA_SUFFIXES = (".parquet", ".jsonl", ".json", ".ndjson")
+MAX_LISTED = 8
+
+
+def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[str]:
+    """Return the paths that a role needs; paths are relative to the repository or bucket folder.
+
+    Raises StagingFailed if there are none, or if a path must not become a file.
+    """
+    if not paths:
+        raise StagingFailed(
+            StagingReason.NOT_FOUND, f"{source} has no files; correct the path or key"
+        )
+    for each in paths:
+        require_plain(each, source)
+    folder = source.path if isinstance(source, HubSource) else ""
+    if list(paths) == [folder]:
+        return [folder]
+    is_needed = _is_model_file if role is SourceRole.MODEL else _is_data_file
+    chosen = [each for each in paths if is_needed(each.removeprefix(f"{folder}/"))]
+    if role is SourceRole.MODEL and not any(each.endswith(WEIGHTS) for each in chosen):
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} has no weights in safetensors ({_some(paths)}); specify a revision or "
+            "folder that has, such as refs/pr/N of a conversion",
+        )
+    if not chosen:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} has no {' or '.join(DATA_SUFFIXES)} file ({_some(paths)}); specify a file",
+        )
+    return chosen
+
+
+def require_plain(path: str, source: Source) -> None:
+    """Raise StagingFailed unless a path of a server is a relative path below a folder."""
+    try:
+        is_hidden = checked_parts(path)[0].startswith((".staged", ".partial"))
+    except ValueError as error:
+        raise StagingFailed(StagingReason.UNSUITABLE_CONTENT, f"{source}: {error}") from error
+    if is_hidden:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT, f"{source}: {path} is a reserved name; rename it"
+        )
+
+
+def data_files_of_split(paths: Sequence[str], card: str, source: HubSource) -> list[str]:
+    """Return the files of a configuration and split of a data set.
+
+    The card (README.md) lists them in its field `configs`; without that field, file names do, as
+    `CONFIG/SPLIT-*` or `data/SPLIT-*`. Raises StagingFailed if there are none.
+    """
+    data = [each for each in paths if _is_data_file(each)]
+    patterns = list(_card_patterns(card, source)) or _name_patterns(source)
+    chosen = [each for each in data if any(_matches(each, pattern) for pattern in patterns)]
+    if not chosen:
+        raise StagingFailed(
+            StagingReason.NOT_FOUND,
+            f"{source}: no data file matches ({_some(data)}); correct config and split, or "
+            f"specify a file as hf://datasets/{source.repository}/FILE",
+        )
+    for each in chosen:
+        require_plain(each, source)
+    return chosen
+
+
+def _card_patterns(card: str, source: HubSource) -> Iterator[str]:
+    header = re.match(r"---\s*\n(.*?)\n---", card, re.DOTALL)
+    try:
+        metadata: Any = yaml.safe_load(header[1]) if header else None
+    except yaml.YAMLError:
+        return
+    configs = metadata.get("configs") if isinstance(metadata, dict) else None
+    listed = [each for each in configs or [] if isinstance(each, dict)]
+    for config in listed:
+        is_default = config.get("default") is True or config.get("config_name") == "default"
+        is_wanted = source.config == config.get("config_name")
+        if is_wanted or (not source.config and (is_default or len(listed) == 1)):
+            yield from _split_patterns(config.get("data_files"), source.split)
+
+
+def _split_patterns(entries: Any, split: str) -> Iterator[str]:
+    for each in entries if isinstance(entries, list) else []:
+        if isinstance(each, dict) and each.get("split") == split:
+            path = each.get("path")
+            yield from [str(one) for one in path] if isinstance(path, list) else [str(path)]
+
+
+def _name_patterns(source: HubSource) -> list[str]:
+    folders = [f"{source.config}/"] if source.config else ["data/", "", "default/"]
+    names = (f"{source.split}-*", f"{source.split}.*", f"{source.split}/*")
+    return [f"{folder}{name}" for folder in folders for name in names]
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(path, pattern.replace("**/", "*").removeprefix("./"))
+
+
+def _is_model_file(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    is_known = name.lower().endswith(_MODEL_SUFFIXES) or name.lower().startswith(_MODEL_NAMES)
+    return folder in _MODEL_FOLDERS and is_known and not _UNUSED_WEIGHTS.fullmatch(name)
+
+
+def _is_data_file(path: str) -> bool:
+    parts = path.split("/")
+    is_hidden = any(each.startswith((".", "_")) for each in parts)
+    return path.lower().endswith(DATA_SUFFIXES) and not is_hidden
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f", … ({len(paths)} files)" if len(paths) > MAX_LISTED else ""
+    return "found: " + (", ".join(paths[:MAX_LISTED]) or "no data files") + more

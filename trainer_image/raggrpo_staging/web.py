@@ -1,0 +1,110 @@
+"""A file on a web server. requests reads proxies, netrc and REQUESTS_CA_BUNDLE."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import requests
+
+from raggrpo_api.fields.source import HttpsSource
+from raggrpo_api.trainer.staging import StagingReason
+
+from .failures import (
+    TOKEN_REMEDY,
+    RangeIgnored,
+    StagingFailed,
+    connection_failure,
+    status_failure,
+)
+from .remote import Checksum, Remote, RemoteFile, Snapshot
+from .retries import retry_after
+from .selection import require_plain
+
+CHUNK_BYTES = 2**20
+TIMEOUT_SECONDS = (10.0, 30.0)
+"""To connect, and between received bytes."""
+
+
+class WebRemote(Remote):
+    """One file."""
+
+    def __init__(self, source: HttpsSource) -> None:
+        self._source = source
+        self._local = threading.local()
+
+    def snapshot(self, _revision: str) -> Snapshot:
+        """Return the file; its revision is the checksum, or the entity tag."""
+        source = self._source
+        with translated(source.host), self._request("HEAD", {}) as response:
+            check_status(response, str(source), source.host, "https")
+            headers = response.headers
+        has_ranges = headers.get("Accept-Ranges", "").lower() == "bytes"
+        length = headers.get("Content-Length", "")
+        size = int(length) if has_ranges and length.isdecimal() else None
+        name = source.path.rpartition("/")[2]
+        require_plain(name, source)
+        checksum = Checksum("sha256", source.sha256) if source.sha256 else None
+        tag = headers.get("ETag") or headers.get("Last-Modified") or f"length {length}"
+        return Snapshot(
+            f"sha256:{source.sha256}" if source.sha256 else tag.strip('"'),
+            (RemoteFile(name, source.url, size, checksum),),
+            is_file=True,
+            is_immutable=bool(source.sha256),
+        )
+
+    def chunks(self, _file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
+        """Yield a range of the file."""
+        with translated(self._source.host):
+            headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
+            with self._request("GET", headers) as response:
+                check_status(response, str(self._source), self._source.host, "https")
+                yield from ranged_chunks(response, start, stop)
+
+    def _request(self, method: str, headers: dict[str, str]) -> requests.Response:
+        """Send a request; each thread has its own session, because sessions are not thread-safe."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        session: requests.Session = self._local.session
+        return session.request(
+            method,
+            self._source.url,
+            headers={"Accept-Encoding": "identity", **headers},
+            stream=True,
+            timeout=TIMEOUT_SECONDS,
+            allow_redirects=True,
+        )
+
+
+def ranged_chunks(response: requests.Response, start: int, stop: int | None) -> Iterator[bytes]:
+    """Yield the body of a response to a request for a range. Raises RangeIgnored."""
+    if response.status_code != 206 and stop is not None and start > 0:
+        raise RangeIgnored
+    yield from response.iter_content(CHUNK_BYTES)
+
+
+@contextmanager
+def translated(server: str) -> Iterator[None]:
+    """Raise StagingFailed for errors of a connection."""
+    try:
+        yield
+    except requests.RequestException as error:
+        raise connection_failure(server, error) from error
+
+
+def check_status(response: requests.Response, source: str, server: str, scheme: str) -> None:
+    """Raise StagingFailed for a status that is an error."""
+    status = response.status_code
+    if status < 400:
+        return
+    if status in (404, 410):
+        raise StagingFailed(StagingReason.NOT_FOUND, f"{source} does not exist; correct it")
+    if status == 401:
+        raise StagingFailed(
+            StagingReason.TOKEN_MISSING, f"{source} needs credentials; {TOKEN_REMEDY[scheme]}"
+        )
+    if status == 403:
+        raise StagingFailed(
+            StagingReason.ACCESS_DENIED,
+            f"{server} denied access to {source}; {TOKEN_REMEDY[scheme]}",
+        )
+    raise status_failure(server, status, retry_after(response.headers))
