@@ -11,7 +11,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, is_complete, sync_tree
 from raggrpo_trainer.checkpoint.selection import BEST, NEWEST, select_checkpoint
@@ -57,7 +59,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
         checkpoint.verify()
         shutil.rmtree(draft, ignore_errors=True)  # left by a killed export
         draft.mkdir(parents=True)
-        _write_model(checkpoint.folder, source, draft)
+        _write_model(checkpoint, source, draft)
         sync_tree(draft)
         draft.replace(output)
     except (OSError, ValueError) as error:
@@ -66,22 +68,31 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _write_model(folder: Path, source: Path, output: Path) -> None:
+def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from transformers.utils import logging
 
     from raggrpo_trainer.checkpoint.safe_load import load_into
+    from raggrpo_trainer.policy.lora import merged_parameters
+    from raggrpo_trainer.policy.lora_folder import write_lora_folder
     from raggrpo_trainer.policy.model import load_model
-    from raggrpo_trainer.weights.export import write_folder
+    from raggrpo_trainer.weights.export import folder_dtype, write_folder
+
+    def load(state: dict[str, Any]) -> None:
+        try:
+            load_into({"model": state}, checkpoint.folder)
+        except CheckpointException as failed:
+            raise OSError(str(failed)) from failed
 
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    if (lora := checkpoint.meta.resume_values.get("training.lora")) is not None:
+        write_lora_folder(source, output, LoraSpec.model_validate(lora), load)
+        return
     model = load_model(str(source), attention=None)
-    try:
-        load_into({"model": model.state_dict()}, folder)
-    except CheckpointException as failed:
-        raise OSError(str(failed)) from failed
-    write_folder(model, source, output, writes=True)
+    load(model.state_dict())
+    parameters = merged_parameters(model, folder_dtype(source))
+    write_folder(model, parameters, source, output, writes=True)
 
 
 def _read_or_write_error(checkpoint: Checkpoint, output: Path, error: Exception) -> TrainerError:

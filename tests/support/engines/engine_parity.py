@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines.engine_options import EngineOptions, engine_environment
 from raggrpo_trainer.policy import small_model
+from raggrpo_trainer.policy.lora import merged_parameters
 from raggrpo_trainer.weights.export import checkpoint_tensors
 from support.engines.model_families import config_of
 
@@ -85,7 +86,7 @@ def main(model_type: str, folder: Path) -> None:
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.02)
     weights = folder / "sent.safetensors"
-    save_file(dict(checkpoint_tensors(model, torch.float32)), weights)
+    save_file(dict(checkpoint_tensors(model, merged_parameters(model, torch.float32))), weights)
     engine.collective_rpc("load_weights_file", args=(str(weights),))
     engine.reset_prefix_cache()
     print(before, gap(engine, model), flush=True)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from raggrpo_api.model_folder import UnsafeModel, require_safe_model
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -20,7 +21,9 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 
 from .attention import SHARED_PREFIX_ATTENTION
+from .layers import decoder_layers
 from .logprobs import LogitTransform, chunked_logprobs
+from .lora import UnsupportedLora, adapt
 from .packing import MicroBatch
 
 
@@ -95,21 +98,29 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     """Load the model in fp32 and shard it: one FSDP unit per decoder layer, one for the rest.
 
     Each rank reads the whole model; until it is sharded, a parameter takes 4 bytes of host memory.
-    Dropout is off. A frozen model has no gradients and is not compiled.
+    Dropout is off. A frozen model has no gradients, no adapters, and is not compiled. With
+    `training.lora`, the initial weights are frozen in the dtype of the forward pass.
 
-    Raises TrainerError PREFLIGHT_FAILED if tensors are missing or not finite in the folder, and
-    ValueError if the attention does not support the row layout.
+    Raises TrainerError PREFLIGHT_FAILED if tensors are missing or not finite in the folder, or if
+    the adapters do not fit the model, and ValueError if the attention does not support the row
+    layout.
     """
     training = config.training
     attention = attention_implementation(config.model.attention, training.row_layout)
     causal_lm = load_model(config.model.path, attention).eval()
+    dtype = forward_dtype(training.precision)
+    if training.lora is None or frozen:
+        causal_lm.requires_grad_(not frozen)
+    else:
+        _cast(causal_lm, dtype)
+        _adapt(causal_lm, training.lora, training.seed)
     layers = decoder_layers(causal_lm)
     recomputes = training.gradient_checkpointing and not frozen
     compiled = training.compile and not frozen
     if recomputes:
         causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     precision = MixedPrecisionPolicy()
-    if (dtype := forward_dtype(training.precision)) is not torch.float32:
+    if dtype is not torch.float32:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for layer in layers:
         # The layer's own flag enables gradient checkpointing; its children stay in eval mode.
@@ -120,7 +131,20 @@ def build_model(config: PolicyConfig, mesh: DeviceMesh, *, frozen: bool = False)
     model = TokenLogprobs(causal_lm, config.temperature, compiled=compiled)
     fully_shard(model, mesh=mesh, mp_policy=precision)  # in place
     _sum_gradients(model)
-    return model.requires_grad_(not frozen)
+    return model
+
+
+def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the parameters, but not the buffers, as FSDP does before a forward pass."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def _adapt(causal_lm: PreTrainedModel, lora: LoraSpec, seed: int) -> None:
+    try:
+        adapt(causal_lm, lora, seed=seed)
+    except UnsupportedLora as error:
+        raise TrainerError(ExitCode.PREFLIGHT_FAILED, str(error)) from error
 
 
 def _sum_gradients(model: nn.Module) -> None:
@@ -135,8 +159,10 @@ def _sum_gradients(model: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(enable=True)
 
 
-def load_model(path: str, attention: str | None) -> PreTrainedModel:
-    """Return a folder's model in fp32.
+def load_model(
+    path: str, attention: str | None, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Return a folder's model.
 
     Raises TrainerError PREFLIGHT_FAILED if the folder is unsafe, or if tensors are missing or
     have values that are not finite. Transformers would initialize missing tensors randomly, which
@@ -148,7 +174,7 @@ def load_model(path: str, attention: str | None) -> PreTrainedModel:
         raise TrainerError(ExitCode.PREFLIGHT_FAILED, str(error)) from error
     model, loaded = AutoModelForCausalLM.from_pretrained(
         path,
-        dtype=torch.float32,
+        dtype=dtype,
         attn_implementation=attention,
         output_loading_info=True,
         trust_remote_code=False,
@@ -218,15 +244,3 @@ def logit_transform(config: PreTrainedConfig) -> LogitTransform:
         scale=number("logit_scale") * number("lm_head_multiplier") / number("logits_scaling"),
         soft_cap=getattr(text, "final_logit_softcapping", None),
     )
-
-
-def decoder_layers(causal_lm: PreTrainedModel) -> list[nn.Module]:
-    """Return the outermost modules of the classes that the model lists in `_no_split_modules`."""
-    names = set(causal_lm._no_split_modules or ())
-    layers: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in causal_lm.modules():  # parents come before children
-        if type(module).__name__ in names and module not in inside:
-            layers.append(module)
-            inside.update(module.modules())
-    return layers

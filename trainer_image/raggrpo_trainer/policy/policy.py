@@ -11,8 +11,9 @@ and takes its share, so the ranks do not exchange counts and the result does not
 number of ranks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
@@ -43,13 +45,15 @@ from raggrpo_trainer.exchange.step_metrics import (
 )
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 from raggrpo_trainer.policy.learning_rate import learning_rate
-from raggrpo_trainer.weights.export import checkpoint_tensors, write_folder
+from raggrpo_trainer.weights.export import checkpoint_tensors, folder_dtype, write_folder
 
 from .checksum import checksum
 from .device_utilization import device_utilization
+from .lora import adapter_parameters, adapters_off, merged_parameters
+from .lora_folder import write_lora_folder
 from .loss import grpo_loss
 from .loss_scale import LossScale
-from .model import TokenLogprobs, build_model, forward_dtype
+from .model import build_model, forward_dtype
 from .optimizer import make_optimizer
 from .packing import (
     Item,
@@ -81,16 +85,16 @@ class Policy:
         self._world_size = world_size
         self._device = torch.device(config.device)
         mesh = init_device_mesh(config.device, (world_size,))
-        self._reference: TokenLogprobs | None = None
+        self._reference: Callable[[MicroBatch], Tensor] | None = None
         turns = config.ranks_per_pod if config.training.load_in_turns else 1
         for turn in range(turns):  # a rank loads the whole model before it shards the model
             if rank % turns == turn:
                 self._model = build_model(config, mesh)
                 if config.objective.kl_coefficient > 0:
-                    self._reference = build_model(config, mesh, frozen=True)
+                    self._reference = self._reference_model(mesh)
             if turns > 1:
                 dist.barrier()
-        self._optimizer = make_optimizer(self._model.parameters(), self._training)
+        self._optimizer = make_optimizer(self._trained_parameters().values(), self._training)
         self._loss_scale = LossScale(self._training.precision, self._device)
 
     @property
@@ -102,6 +106,11 @@ class Policy:
     def num_parameters(self) -> int:
         """Number of parameters of the whole model; a tied LM head counts once."""
         return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
+    def num_trained_parameters(self) -> int:
+        """Number of parameters that the optimizer changes."""
+        return sum(parameter.numel() for parameter in self._trained_parameters().values())
 
     @property
     def device_name(self) -> str:
@@ -207,8 +216,9 @@ class Policy:
         pass. They may share memory with the parameters, so use them before the next step. Every
         rank must exhaust the iterator, as each tensor is gathered on demand.
         """
+        model = self._model.causal_lm
         dtype = forward_dtype(self._training.precision)
-        for name, tensor in checkpoint_tensors(self._model.causal_lm, dtype):
+        for name, tensor in checkpoint_tensors(model, merged_parameters(model, dtype)):
             yield name, tensor if on_device else tensor.cpu()
 
     def release_cached_memory(self) -> None:
@@ -220,17 +230,26 @@ class Policy:
     def export_hf(self, folder: Path) -> None:
         """Write a Hugging Face folder on rank 0, in the dtype of the initial model."""
         source = Path(self._config.model.path)
-        write_folder(self._model.causal_lm, source, folder, writes=self._rank == 0)
+        model = self._model.causal_lm
+        writes = self._rank == 0
+        if (lora := self._training.lora) is None:
+            parameters = merged_parameters(model, folder_dtype(source))
+            write_folder(model, parameters, source, folder, writes=writes)
+            return
+        trained = dict(adapter_parameters(model))
+        if writes:
+            write_lora_folder(source, folder, lora, partial(_copy, trained))
 
     def state_dict(self) -> dict[str, Any]:
         """Return sharded model and optimizer state for torch.distributed.checkpoint.
 
-        With FP16 it includes `loss_scale`, which checkpoints of other precisions do not have.
+        With adapters, it includes only them. With FP16 it includes `loss_scale`, which checkpoints
+        of other precisions do not have.
         """
         model = self._model.causal_lm
         scale = self._loss_scale.state_dict()
         return {
-            "model": get_model_state_dict(model),
+            "model": self._trained_only(get_model_state_dict(model)),
             "optimizer": get_optimizer_state_dict(model, self._optimizer),
         } | ({LOSS_SCALE: scale} if scale else {})
 
@@ -241,7 +260,9 @@ class Policy:
         optimizer keeps its state.
         """
         model = self._model.causal_lm
-        set_model_state_dict(model, state["model"])
+        set_model_state_dict(
+            model, state["model"], options=StateDictOptions(strict=self._training.lora is None)
+        )
         if "optimizer" in state:
             # The groups follow from the configuration, which may have changed.
             groups = get_optimizer_state_dict(model, self._optimizer)["param_groups"]
@@ -259,6 +280,31 @@ class Policy:
             for name in ("exp_avg", "exp_avg_sq")
         )
         return checksum([*parameters, *moments], self._device)
+
+    def _reference_model(self, mesh: DeviceMesh) -> Callable[[MicroBatch], Tensor]:
+        """Return the initial model; with adapters, it is the policy without them."""
+        if self._training.lora is None:
+            return build_model(self._config, mesh, frozen=True)
+
+        def initial(batch: MicroBatch) -> Tensor:
+            with adapters_off(self._model):
+                logprobs: Tensor = self._model(batch)
+            return logprobs
+
+        return initial
+
+    def _trained_parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {
+            name: parameter
+            for name, parameter in self._model.causal_lm.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def _trained_only(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of trained parameters and, without adapters, of buffers."""
+        if self._training.lora is None:
+            return state
+        return {name: state[name] for name in self._trained_parameters()}
 
     def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
         lengths = [each.num_sampled for group in groups for each in group.completions]
@@ -320,6 +366,11 @@ class Policy:
         for batch in self._micro_batches(work):
             flat[batch.tokens] = self._model(batch)
         return flat
+
+
+def _copy(values: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
+    for name, tensor in into.items():
+        tensor.copy_(values[name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Full tensors of a sharded model: a stream for the engines, or a Hugging Face folder.
 
-All functions are collective and must not change the model.
+All functions are collective and must not change the model. `parameters` yields (name, full tensor)
+of one parameter at a time; tied parameters appear once.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,31 +17,42 @@ from transformers.core_model_loading import revert_weight_conversion
 _COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".py"}
 
 
-def full_parameters(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, full tensor) of one parameter at a time; tied parameters appear once."""
-    for name, parameter in model.named_parameters():
-        shard = parameter.detach().to(dtype)
-        yield name, shard.full_tensor() if isinstance(shard, DTensor) else shard
+Parameters = Iterable[tuple[str, Tensor]]
 
 
-def checkpoint_tensors(model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def full_tensor(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return all shards of a parameter, without gradient."""
+    shard = parameter.detach().to(dtype)
+    return shard.full_tensor() if isinstance(shard, DTensor) else shard
+
+
+def checkpoint_tensors(
+    model: PreTrainedModel, parameters: Parameters
+) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, full tensor) with the names and shapes of Hugging Face checkpoints.
 
     Transformers stacks a mixture's experts in one tensor; a checkpoint has one tensor per expert.
     """
-    for name, tensor in full_parameters(model, dtype):
+    for name, tensor in parameters:
         for saved_name, saved in revert_weight_conversion(model, {name: tensor}).items():
             yield saved_name, saved.contiguous()
 
 
-def write_folder(model: PreTrainedModel, source: Path, folder: Path, *, writes: bool) -> None:
+def folder_dtype(source: Path) -> torch.dtype:
+    """Return the data type that the config of a Hugging Face folder specifies."""
+    dtype: torch.dtype | None = AutoConfig.from_pretrained(source, trust_remote_code=False).dtype
+    return dtype or torch.float32
+
+
+def write_folder(
+    model: PreTrainedModel, parameters: Parameters, source: Path, folder: Path, *, writes: bool
+) -> None:
     """Write the model's safetensors and config, and copy all other files from `source`.
 
-    The tensors have the data type of `source`. Only a rank with `writes` copies them to the host.
+    Only a rank with `writes` copies the parameters to the host.
     """
-    dtype = AutoConfig.from_pretrained(source, trust_remote_code=False).dtype or torch.float32
     weights = {}
-    for name, tensor in full_parameters(model, dtype):
+    for name, tensor in parameters:
         if writes:
             weights[name] = tensor.cpu()
     if not writes:

@@ -239,9 +239,9 @@ def train(
 
 
 def train_save_train(
-    rank: int, world_size: int, model: str, folder: str
+    rank: int, world_size: int, model: str, folder: str, changes: dict[str, Any] | None = None
 ) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
-    policy = make_policy(Path(model), rank=rank, world_size=world_size)
+    policy = make_policy(Path(model), rank=rank, world_size=world_size, **(changes or {}))
     for step in (1, 2):
         policy.step(uneven_groups(), step=step)
     save(policy.state_dict(), checkpoint_id=folder)
