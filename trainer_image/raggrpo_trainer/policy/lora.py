@@ -138,8 +138,8 @@ def merged_parameters(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[st
             continue
         tensor = full_tensor(parameter, dtype)
         if (layer := adapted.get(name)) is not None:
-            adapter = (full_tensor(each, dtype) for each in (layer.lora_A, layer.lora_B))
-            tensor = merged_weight(tensor, *adapter, layer.lora_scale)
+            lora_a, lora_b = full_tensor(layer.lora_A, dtype), full_tensor(layer.lora_B, dtype)
+            tensor = merged_weight(tensor, lora_a, lora_b, layer.lora_scale)
         yield name, tensor
 
 
@@ -205,11 +205,11 @@ def _check_target(
             )
     if matches.keys() & candidates.keys():
         return
-    found = next((f"{name} is a {type(each).__name__}" for name, each in matches.items()), "")
+    other = next((f" ({name} is a {type(each).__name__})" for name, each in matches.items()), "")
     available = sorted({name.rpartition(".")[2] for name in candidates})[:_MAX_LISTED]
     raise UnsupportedLora(
         f"training.lora.targets: {target} matches no torch.nn.Linear of a decoder layer"
-        f"{f' ({found})' if found else ''}; the model has {', '.join(available) or 'none'}"
+        f"{other}; the model has {', '.join(available) or 'none'}"
     )
 
 

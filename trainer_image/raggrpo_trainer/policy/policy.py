@@ -31,8 +31,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Group
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
@@ -76,8 +74,6 @@ class Policy:
     """The trained model and its optimizer, sharded over all ranks of the process group."""
 
     def __init__(self, config: PolicyConfig, *, rank: int, world_size: int) -> None:
-        if config.training.lora is not None:
-            raise TrainerError(ExitCode.CONFIG_ERROR, "this image does not support training.lora")
         torch.manual_seed(config.training.seed)
         self._config = config
         self._training = config.training

@@ -13,10 +13,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
-from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout, TrainingSpec
-from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.policy.learning_rate import learning_rate
@@ -166,11 +164,6 @@ def test_batch_without_advantage_does_not_change_parameters(
     metrics = policy.step(groups, step=1)
     assert (metrics.num_positions, metrics.grad_norm, metrics.non_finite) == (0, 0.0, False)
     assert_equal(parameters(policy), before)
-
-
-def test_policy_rejects_lora(model: Path) -> None:
-    with pytest.raises(TrainerError, match="does not support"):
-        make_policy(model, lora=LoraSpec())
 
 
 def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
