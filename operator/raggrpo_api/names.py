@@ -178,6 +178,14 @@ def retriever_name(job: str, uid: str, endpoint: str) -> str:
     return child_name(job, uid, f"r-{endpoint}")
 
 
+def claim_name(job: str, volume: str) -> str:
+    """Return the name of the claim that the operator creates for a volume.
+
+    It does not depend on the job's UID, so that a new job with the same name finds a kept claim.
+    """
+    return f"{job}-{volume}"
+
+
 def network_policy_name(job: str, uid: str) -> str:
     """Return the name of the NetworkPolicy of a job's pods."""
     return child_name(job, uid, "network")

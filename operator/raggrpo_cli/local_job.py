@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_operator.core.spec.claims import named_volumes
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.local_runtime.mounts import apply_mounts, machine_problems, read_mounts
 from raggrpo_operator.local_runtime.overrides import InvalidOptions
@@ -36,6 +37,10 @@ Mounts = Annotated[
 ]
 
 
+VOLUMES_DIR = "volumes"
+"""Folder below the job folder for the volumes with a claimTemplate."""
+
+
 class LocalJob(NamedTuple):
     """A job adapted to this machine, with the options that adapted it."""
 
@@ -61,15 +66,22 @@ def load_local_job(
     """
     raw = read_job_file(path)
     job = job_with_options(path, raw, sets or [], endpoints or [])
-    state = load_state(folder or default_folder(job.metadata.name))
+    job_folder = folder or default_folder(job.metadata.name)
+    state = load_state(job_folder)
     names = [endpoint.name for endpoint in job.spec.retrieval.endpoints]
-    claims = [volume.claim_name for volume in job.spec.volumes]
+    volumes = named_volumes(job)
+    claims = [volume.claim_name for volume in volumes]
     all_endpoints = _completed("--endpoint", endpoints or [], state.endpoints, names)
     all_mounts = _completed("--mount", mounts or [], state.mounts, claims)
     job = job_with_options(path, raw, sets or [], all_endpoints)
     try:
         folders = read_mounts(all_mounts, _absolute)
-        job = apply_mounts(job, folders, os.path.isdir)
+        own = {
+            volume.claim_name: _absolute(str(job_folder / VOLUMES_DIR / volume.name))
+            for volume in volumes
+            if volume.claim_template is not None and volume.claim_name not in folders
+        }
+        job = apply_mounts(job, own | folders, lambda at: at in own.values() or os.path.isdir(at))
     except InvalidOptions as error:
         fail(str(error))
     resolved = resolve_valid_job(job, in_pods=False)

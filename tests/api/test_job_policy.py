@@ -25,7 +25,7 @@ POLICY: dict[str, Any] = {
     "allowedImages": ["mirror.example.com/raggrpo/"],
     "allowedPriorityClasses": ["research"],
     "allowedTolerationKeys": ["nvidia.com/gpu", "example.com/research"],
-    "allowedClaims": ["work", "results"],
+    "allowedClaims": ["work", "results", "small-results"],
     "allowedSecrets": ["wandb"],
     "allowedEndpoints": ["https://rag.example.com/", "http://judge:8000/v1/", "s3://ours/"],
     "validations": [
@@ -116,6 +116,13 @@ def make_claim(name: str) -> dict[str, Any]:
     return {"spec.volumes": [work, {"name": "more", "claimName": name, "mountPath": "/mnt/more"}]}
 
 
+def make_created_claim(volume: str) -> dict[str, Any]:
+    """Return volumes whose last one has a created claim, named JOB-VOLUME."""
+    volumes = make_claim("work")["spec.volumes"]
+    created = {"name": volume, "mountPath": "/mnt/more", "claimTemplate": {"size": "1Gi"}}
+    return {"spec.volumes": [volumes[0], created]}
+
+
 def tolerating(**toleration: str) -> dict[str, Any]:
     return {"spec.scheduling": {"tolerations": [toleration]}}
 
@@ -126,6 +133,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "priority class": {"spec.scheduling": {"priorityClassName": "research"}},
     "toleration": tolerating(key="example.com/research"),
     "claim": make_claim("results"),
+    "created claim": make_created_claim("results"),
     "secret": {"spec.env": [make_secret("wandb"), {"name": "A", "value": "b"}]},
     "pull secret": {"spec.imagePullSecrets": ["wandb"]},
     "secret of authorities": {"spec.caBundle": make_authorities("wandb")},
@@ -167,7 +175,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"spec.resources.gpuResourceName": "other.example.com/gpu"},
         "spec.resources.gpuResourceName is also a tolerated taint",
     ),
-    "claim": (make_claim("theirs"), "spec.volumes: every claimName must be one of work, results"),
+    "claim": (make_claim("theirs"), "spec.volumes: every claim must be one of work, results"),
+    "created claim": (
+        make_created_claim("theirs"),
+        "spec.volumes: every claim must be one of work, results",
+    ),
     "secret": (
         {"spec.env": [make_secret("theirs")]},
         "spec.env[].secretKeyRef.name: every Secret must be one of wandb",

@@ -74,6 +74,70 @@ async def test_applied_job_succeeds_and_frees_resources(
     assert ("TargetReached", "Complete: reached step 20") in notes
 
 
+CLAIMS = ("v1", "persistentvolumeclaims")
+
+
+@pytest_asyncio.fixture
+async def releasing_claims(environment: OperatorEnvironment) -> AsyncIterator[OperatorEnvironment]:
+    """The environment; at the end, does what the controller for claims in use would do."""
+    yield environment
+    for claim in await environment.all_of(*CLAIMS):
+        path = path_of(*CLAIMS, environment.namespace, claim["metadata"]["name"])
+        await environment.api.patch(path, {"metadata": {"finalizers": None}})
+
+
+def make_created_volume(**template: Any) -> dict[str, Any]:
+    template = {"size": "1Gi"} | template
+    return {"name": "runs", "mountPath": "/mnt/runs", "claimTemplate": template}
+
+
+async def test_kept_claim_is_used_by_next_job_with_same_name(
+    releasing_claims: OperatorEnvironment,
+) -> None:
+    environment = releasing_claims
+    for _ in range(2):
+        await environment.apply({"spec.volumes": [make_created_volume()]})
+        await environment.until(is_phase("Succeeded"))
+        await environment.api.delete(environment.job_path)
+
+    [claim] = await environment.all_of(*CLAIMS)
+    assert claim["metadata"]["name"] == "small-runs"
+    assert "deletionTimestamp" not in claim["metadata"]
+
+
+async def test_other_claim_is_deleted_with_its_job(releasing_claims: OperatorEnvironment) -> None:
+    environment = releasing_claims
+    await environment.apply({"spec.volumes": [make_created_volume(keep=False)]})
+    await environment.until(is_phase("Succeeded"))
+    await environment.api.delete(environment.job_path)
+
+    async def is_deleted() -> bool:
+        claims = await environment.all_of(*CLAIMS)
+        return all("deletionTimestamp" in each["metadata"] for each in claims)
+
+    await environment.until_true(is_deleted)
+
+
+async def test_job_does_not_use_claim_that_operator_did_not_create(
+    releasing_claims: OperatorEnvironment,
+) -> None:
+    environment = releasing_claims
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "small-runs"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await environment.api.create(path_of(*CLAIMS, environment.namespace), theirs)
+    await environment.apply({"spec.volumes": [make_created_volume()]})
+
+    def is_refused(status: Manifest) -> bool:
+        return "small-runs exists and is not owned by this job" in json.dumps(status)
+
+    await environment.until(is_refused)
+    assert not await environment.all_of("v1", "pods")
+
+
 async def test_job_start_takes_twelve_writes(
     fake: OperatorEnvironment, operator_account: Account, api_server: ApiServer, tmp_path: Path
 ) -> None:

@@ -132,6 +132,12 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "checkpoint.everySteps": [0, 10],
     "checkpoint.keepLast": [1, 2],
     "volumes": [
+        [{"name": "w", "mountPath": "/mnt/runs"}],
+        *(
+            [{"name": "w", "mountPath": "/mnt/runs", "claimTemplate": {"size": size}}]
+            for size in ("1Gi", "0", "63Mi", "1025Ti")
+        ),
+        [make_volume("w", "/mnt/runs", claimTemplate={"size": "1Gi"})],
         [], [make_volume("w", "/mnt/runs/")], [make_volume("w", "/mnt/runs")],
         [make_volume("w", "/mnt/runs"), make_volume("ro", "/mnt/runs/ro", readOnly=True)],
         [make_volume("w", "/mnt/runs", readOnly=True), make_volume("rw", "/mnt/runs/ro")],

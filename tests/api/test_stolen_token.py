@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.resources import ClaimTemplate, Volume
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from support.builders.operator.jobs import KNOWN_TINY, SAMPLES, make_sample
 from support.builders.operator.manifests import SETTINGS, make_clustered_job, objects_of
@@ -23,7 +24,7 @@ from support.kubernetes.stolen_token_cases import (
     foreign_objects,
     in_owner,
 )
-from support.kubernetes.stolen_token_cases_by_policy import BY_POLICY, OPERATOR_OBJECTS, POD
+from support.kubernetes.stolen_token_cases_by_policy import BY_POLICY, CLAIM, OPERATOR_OBJECTS, POD
 from support.kubernetes.stolen_token_cases_by_rbac import BY_RBAC
 from tools.kind.api_server import ApiServer
 
@@ -45,11 +46,15 @@ def target(api_server: ApiServer, operator_account: Account) -> Iterator[Target]
 def rendered(namespace: str, uid: str, settings: ClusterSettings) -> dict[str, Manifest]:
     job = make_clustered_job(make_sample(SAMPLE), KNOWN_TINY)
     own = {"namespace": namespace, "uid": uid, "name": "demo"}
-    job = job.model_copy(update={"metadata": job.metadata.model_copy(update=own)})
+    created = Volume(
+        name="runs", mount_path="/mnt/created", claim_template=ClaimTemplate(size="1Gi")
+    )
+    spec = job.spec.model_copy(update={"volumes": [*job.spec.volumes, created]})
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update=own), "spec": spec})
     return objects_of(job, settings)
 
 
-@pytest.mark.parametrize("name", OPERATOR_OBJECTS)
+@pytest.mark.parametrize("name", [*OPERATOR_OBJECTS, CLAIM])
 def test_objects_rendered_by_operator_pass_admission_policies(target: Target, name: str) -> None:
     answer = target.answer(create(name, name, lambda _: None))
     assert answer.status_code == 201, answer.text

@@ -90,6 +90,10 @@ seccompProfile: {type: RuntimeDefault}
 - apiGroups: [""]
   resources: [services]
   verbs: [get, create, patch, delete]
+# Created from the templates of jobs; never changed or deleted.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, create]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]

@@ -9,7 +9,6 @@ from raggrpo_api.fields.base import AbsolutePath, ApiModel, Cpu, EnvName, Memory
 from raggrpo_api.fields.kubernetes_names import (
     DataKey,
     LabelValue,
-    ObjectName,
     OptionalObjectName,
     OptionalQualifiedName,
     QualifiedName,
@@ -21,6 +20,7 @@ CPU_RANGE: Final = ("1m", "4096")
 MEMORY_RANGE: Final = ("64Mi", "64Ti")
 SHM_RANGE: Final = ("80Mi", MEMORY_RANGE[1])
 """Minimum and maximum; Ray rejects the small object store that would fit below the minimum."""
+STORAGE_RANGE: Final = ("64Mi", "1024Ti")
 
 
 class Device(StrEnum):
@@ -66,13 +66,35 @@ class ResourcesSpec(ApiModel):
     """Size of /dev/shm; empty: computed."""
 
 
+class AccessMode(StrEnum):
+    """How many nodes may mount a PersistentVolumeClaim."""
+
+    READ_WRITE_ONCE = "ReadWriteOnce"
+    READ_WRITE_MANY = "ReadWriteMany"
+
+
+class ClaimTemplate(ApiModel):
+    """A PersistentVolumeClaim that the operator creates for the job."""
+
+    size: Annotated[Memory, StringConstraints(min_length=1)]
+    """Storage to request, such as `50Gi`."""
+    storage_class_name: OptionalObjectName = ""
+    """StorageClass; empty: the cluster's default."""
+    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    """ReadWriteMany if pods run on several nodes."""
+    keep: bool = True
+    """Keep the claim when the job is deleted; a new job with the same name then uses it again."""
+
+
 class Volume(ApiModel):
     """A PersistentVolumeClaim mounted into the pods; in local runs `--mount CLAIM=DIR`."""
 
     name: Name
     """Name of the volume."""
-    claim_name: ObjectName
-    """PersistentVolumeClaim in the job's namespace."""
+    claim_name: OptionalObjectName = ""
+    """PersistentVolumeClaim in the job's namespace; alternative to claimTemplate."""
+    claim_template: ClaimTemplate | None = None
+    """Creates the claim `JOB-VOLUME` unless it exists; alternative to claimName."""
     mount_path: AbsolutePath
     """Mount path in the pods."""
     read_only: bool = False

@@ -69,6 +69,7 @@ PODS = Resource("v1", "pods", "Pod")
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 SECRETS = Resource("v1", "secrets", "Secret")
 SERVICES = Resource("v1", "services", "Service")
+CLAIMS = Resource("v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("events.k8s.io/v1", "events", "Event")
@@ -77,8 +78,8 @@ LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
 BY_KIND = {
     (each.api_version, each.kind): each
     for each in (
-        JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, NETWORK_POLICIES,
-        EVENTS, LEASES,
+        JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, SECRETS, SERVICES, CLAIMS, DEPLOYMENTS,
+        NETWORK_POLICIES, EVENTS, LEASES,
     )
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Volume
+from raggrpo_operator.core.spec.claims import named_volumes
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.path_fields import is_path, path_fields
 from raggrpo_operator.core.spec.world import num_engines
@@ -27,7 +28,7 @@ def apply_mounts(
     `mounts` maps claims to absolute folders. A volume needs no folder if its mount path exists on
     this machine. Raises InvalidOptions with the flags to use.
     """
-    volumes = job.spec.volumes
+    volumes = named_volumes(job)
     claims = {volume.claim_name: volume for volume in volumes}
     problems = [
         _unknown_claim(claim, folder, volumes)

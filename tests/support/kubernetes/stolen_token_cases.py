@@ -16,6 +16,7 @@ PLURALS = {
     "Service": ("v1", "services"),
     "Secret": ("v1", "secrets"),
     "ConfigMap": ("v1", "configmaps"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Deployment": ("apps/v1", "deployments"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "RayCluster": ("ray.io/v1", "rayclusters"),

@@ -23,6 +23,7 @@ from support.kubernetes.stolen_token_cases import (
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 POD, DEPLOYMENT, SERVICE = "preflight", "retriever-kb", "retriever-kb-service"
+CLAIM = "claim-runs"
 OPERATOR_OBJECTS = (POD, "configmap", "token", "networkpolicy", "raycluster", DEPLOYMENT, SERVICE)
 """Objects that the operator creates, by their names in `objects_of`."""
 JOB = "/apis/raggrpo.io/v1alpha1/namespaces/{ns}/raggrpojobs/demo"
@@ -168,6 +169,21 @@ SERVICES = [
         "selects foreign pods": {"selector": {"app": "theirs"}},
     }.items()
 ]
+CLAIMS = [
+    create(f"a claim {what}", CLAIM, change)
+    for what, change in {
+        "named after another job": in_metadata(name="other-runs"),
+        "without the label of its job": lambda made: made["metadata"].pop("labels"),
+        "owned by another object": in_metadata(ownerReferences=[JOB_OWNER | {"name": "other"}]),
+        "to an existing volume": in_spec(volumeName="theirs"),
+        "with the data of another claim": in_spec(
+            dataSource={"kind": "PersistentVolumeClaim", "name": "theirs"}
+        ),
+        "with a selector": in_spec(selector={"matchLabels": {"app": "theirs"}}),
+        "of a block device": in_spec(volumeMode="Block"),
+        "with another access mode": in_spec(accessModes=["ReadWriteOncePod"]),
+    }.items()
+]
 EVERYWHERE: Manifest = {"namespaceSelector": {}}
 OWN_NAMESPACE: Manifest = {"podSelector": {}}
 OPENINGS: Mapping[str, Callable[[Manifest], None]] = {
@@ -256,4 +272,12 @@ FOREIGN = [
     ),
     request("delete a job without ttlSecondsAfterFinished", "DELETE", JOB),
 ]  # fmt: skip
-BY_POLICY: list[Attempt] = [*PODS, *RAY_CLUSTERS, *OWNERS, *SERVICES, *SHAPES, *FOREIGN]
+BY_POLICY: list[Attempt] = [
+    *PODS,
+    *RAY_CLUSTERS,
+    *OWNERS,
+    *SERVICES,
+    *CLAIMS,
+    *SHAPES,
+    *FOREIGN,
+]

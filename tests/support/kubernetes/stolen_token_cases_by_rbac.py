@@ -28,6 +28,8 @@ BY_RBAC: list[Attempt] = [
     request("add a debugging container", "PATCH", f"{CORE}/pods/theirs/ephemeralcontainers", {}),
     request("change a pod", "PATCH", f"{CORE}/pods/theirs", LABELS),
     request("delete all pods at once", "DELETE", f"{CORE}/pods"),
+    request("change a claim", "PATCH", f"{CORE}/persistentvolumeclaims/theirs", LABELS),
+    request("delete a claim", "DELETE", f"{CORE}/persistentvolumeclaims/theirs"),
     request("change a foreign ConfigMap", "PATCH", f"{CORE}/configmaps/theirs", {"data": {}}),
     request(
         "change a RayCluster", "PATCH", "/apis/ray.io/v1/namespaces/{ns}/rayclusters/theirs", {}

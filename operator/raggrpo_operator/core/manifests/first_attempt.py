@@ -12,6 +12,7 @@ from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
 
+from .claim import render_claims
 from .cluster_settings import ClusterSettings
 from .config_map import render_config_map
 from .metadata import Manifest
@@ -40,6 +41,7 @@ def render_first_attempt(
     cluster = create_cluster(plan, replace(status, cluster=first))
     manifests = {
         "networkpolicy": render_network_policy(metadata, settings, spec),
+        **{f"claim-{name}": claim for name, claim in render_claims(metadata, spec)},
         "preflight": render_preflight_pod(metadata, settings, preflight),
     }
     addresses = {}

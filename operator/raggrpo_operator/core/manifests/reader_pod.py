@@ -26,7 +26,8 @@ def render_reader_pod(job: RagGrpoJob, name: str, image: str) -> Manifest:
 
     The pod has no job label, so the operator does not count the exit of the pod as a loss.
     """
-    plan = PodPlan(job.spec, trainer_image(job.spec, job.status.pinned, image), Sizing())
+    spec = resolve(job).spec
+    plan = PodPlan(spec, trainer_image(spec, job.status.pinned, image), Sizing())
     settings = _settings(image)
     reading = container(
         plan, settings, READER, sizing=SIZING, env=plain_env({}), read_only_claims=True

@@ -8,7 +8,13 @@ from pydantic.alias_generators import to_snake
 from raggrpo_api import limits
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.resources import CPU_RANGE, MEMORY_RANGE, SHM_RANGE, EnvVar
+from raggrpo_api.spec.resources import (
+    CPU_RANGE,
+    MEMORY_RANGE,
+    SHM_RANGE,
+    STORAGE_RANGE,
+    EnvVar,
+)
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.quantity import parse_quantity
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config
@@ -38,7 +44,13 @@ def _spec_schema() -> Schema:
     return structural(JobSpec, lambda _place, _default: "")
 
 
-def _in_range(name: str, place: str, field: str, bounds: tuple[str, str]) -> SpecRule:
+def _in_range(
+    name: str,
+    place: str,
+    field: str,
+    bounds: tuple[str, str],
+    alternative: str = ", or omit it to derive the amount",
+) -> SpecRule:
     """Return a rule that rejects amounts too large for any node or too small for any pod."""
     lowest, highest = bounds
 
@@ -55,7 +67,7 @@ def _in_range(name: str, place: str, field: str, bounds: tuple[str, str]) -> Spe
         reason=Reason.AMOUNT_OUT_OF_RANGE,
         message=f"the amount is not between {lowest} and {highest}",
         values=lambda block: getattr(block, to_snake(field)),
-        remedy=f"set {field}: {lowest} or more, or omit it to derive the amount",
+        remedy=f"set {field}: {lowest} or more{alternative}",
         if_specified=(field,),
         cel=(within(field, bounds),),
     )
@@ -66,6 +78,9 @@ memory_is_in_range = _in_range("memory_is_in_range", "spec.resources", "memory",
 shm_size_is_in_range = _in_range("shm_size_is_in_range", "spec.resources", "shmSize", SHM_RANGE)
 retriever_memory_is_in_range = _in_range(
     "retriever_memory_is_in_range", "spec.retrieval.endpoints[].managed", "memory", MEMORY_RANGE
+)
+claim_size_is_in_range = _in_range(
+    "claim_size_is_in_range", "spec.volumes[].claimTemplate", "size", STORAGE_RANGE, ""
 )
 
 

@@ -54,6 +54,19 @@ def checkpoint_is_writable(spec: JobSpec) -> bool:
     return volume is None or not volume.read_only
 
 
+@spec_rule(
+    "spec.volumes[]",
+    reason=Reason.ONE_SOURCE_OF_VALUE,
+    message="exactly one of claimName and claimTemplate is required",
+    remedy="specify an existing claim, or claimTemplate: {size: 50Gi} to create one",
+    cel="(has(self.claimName) && size(self.claimName) > 0) != has(self.claimTemplate)",
+    as_specified=True,
+)
+def volume_has_one_source(volume: Volume) -> bool:
+    """Require either a claim or a template."""
+    return bool(volume.claim_name) != (volume.claim_template is not None)
+
+
 def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
     """Require a separate writable folder for a retriever's index, if the job has volumes."""
     volumes = inputs.spec.volumes

@@ -21,6 +21,7 @@ from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_h
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import resume_values
 
+from .claims import claim_name
 from .mitigations import apply_mitigations
 from .presets import preset_values
 from .world import cpus_per_pod, decay_steps, total_steps, world
@@ -75,6 +76,10 @@ def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
             take(path, _get(values, partner), Origin.COUPLED)
         elif origins[path] is Origin.DEFAULT:
             take(path, _get(values, partner), origins[partner])
+
+    for number, volume in enumerate(job.spec.volumes):
+        if volume.claim_template is not None:
+            take(f"volumes[{number}].claimName", claim_name(job.metadata, volume), Origin.SIZED)
 
     filled = JobSpec.model_validate(values)
     for path, value in _sized(filled, origins, facts).items():

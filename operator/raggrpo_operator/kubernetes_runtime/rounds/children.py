@@ -14,6 +14,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartPreflight,
     StartRetriever,
 )
+from raggrpo_operator.core.manifests.claim import render_claims
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
@@ -22,11 +23,18 @@ from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
 from raggrpo_operator.core.manifests.token_secret import TokenRef, render_token_secret, secret_name
 from raggrpo_operator.errors import AlreadyExists, NotFound, TransientError
-from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, SERVICES, KubeClient, Manifest
+from raggrpo_operator.kube.client import (
+    CLAIMS,
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    SERVICES,
+    KubeClient,
+    Manifest,
+)
 from raggrpo_operator.kube.cluster_objects import is_being_deleted, label_number, labels_of
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import InstallationKeys
 
-from .owned_objects import OwnedObjects
+from .owned_objects import OwnedObjects, name_taken
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +65,7 @@ class Children:
         Raises TransientError while a terminating pod, or a pod of another spec, has its name.
         """
         await self._ensure_network_policy(job, action.plan)
+        await self._ensure_claims(job, action.plan)
         pod = render_preflight_pod(job, self.settings, action)
         existing = await self.owned.create(job, pod)
         if existing is None:
@@ -94,6 +103,7 @@ class Children:
     async def create_cluster(self, job: Metadata, action: CreateCluster) -> None:
         """Create the NetworkPolicy, token Secret and RayCluster; reuse a RayCluster that exists."""
         await self._ensure_network_policy(job, action.plan)
+        await self._ensure_claims(job, action.plan)
         token = await self._ensure_token(job)
         cluster = render_ray_cluster(job, self.settings, action, token)
         try:
@@ -116,6 +126,23 @@ class Children:
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
         """Apply the NetworkPolicy, which must exist before the job's first pod."""
         await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
+
+    async def _ensure_claims(self, job: Metadata, plan: PodPlan) -> None:
+        """Create the claims of the job's templates; a claim that exists is used as it is.
+
+        Raises NameTaken for a claim that the operator did not create for a job of this name.
+        """
+        for _, claim in render_claims(job, plan.spec):
+            metadata = claim["metadata"]
+            try:
+                existing = await self.client.get(CLAIMS, job.namespace, metadata["name"])
+            except NotFound:
+                await self.client.create(claim)
+                continue
+            if is_being_deleted(existing):
+                raise TransientError(f"claim {metadata['name']} of an earlier job is terminating")
+            if not metadata["labels"].items() <= labels_of(existing).items():
+                raise name_taken(claim)
 
     async def _ensure_token(self, job: Metadata) -> TokenRef:
         """Create the Secret with the token for the job's Ray clusters."""

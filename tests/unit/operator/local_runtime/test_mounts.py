@@ -157,3 +157,12 @@ def test_machine_problems_suggest_command_line_flags(
 ) -> None:
     problems = machine_problems(resolve(make_job(changes)).spec, num_gpus)
     assert [problem[problem.index("--set") :] for problem in problems] == flags
+
+
+def test_volume_with_claim_template_is_replaced_by_name_of_created_claim() -> None:
+    volume = {"name": "runs", "mountPath": "/mnt/runs", "claimTemplate": {"size": "1Gi"}}
+    job = make_job({"volumes": [volume]})
+
+    moved = apply_mounts(job, {"small-runs": "/home/me/runs"}, lambda _: True)
+
+    assert moved.spec.checkpoint.path == "/home/me/runs/checkpoints"

@@ -52,6 +52,7 @@ REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
 RAG_SCORE = {"functions": [{"name": "RagScore"}]}
 REF = {"name": "rag", "key": "token"}
 WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
+CREATED = {"name": "work", "claimTemplate": {"size": "1Gi"}, "mountPath": "/mnt/runs"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
 NO_FACTS = Facts()
@@ -484,6 +485,11 @@ ROWS: tuple[Row, ...] = (
         {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True}]},
         {"volumes": [{"name": "w", "claimName": "w", "mountPath": "/mnt", "readOnly": True},
                      {"name": "c", "claimName": "c", "mountPath": "/mnt/runs/checkpoints"}]}),
+    Row(paths.volume_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.volumes[0]",
+        {"volumes": [{"name": "work", "mountPath": "/mnt/runs"}]}, {"volumes": [WORK]}),
+    Row(paths.volume_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.volumes[0]",
+        {"volumes": [WORK | {"claimTemplate": {"size": "1Gi"}}]},
+        {"volumes": [CREATED]}),
     Row(paths.other_paths_are_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
         {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
     *(
@@ -608,6 +614,12 @@ ROWS: tuple[Row, ...] = (
         "spec.retrieval.endpoints[0].managed.memory",
         in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "0"}}),
         in_mode("Prompt", {"name": "kb", "managed": CORPUS | {"memory": "1Gi"}})),
+    *(
+        Row(limits.claim_size_is_in_range, Reason.AMOUNT_OUT_OF_RANGE,
+            "spec.volumes[0].claimTemplate.size",
+            {"volumes": [CREATED | {"claimTemplate": {"size": size}}]}, {"volumes": [CREATED]})
+        for size in ("0", "63Mi", "1025Ti")
+    ),
     Row(limits.file_names_are_short, Reason.PATH_TOO_LONG, "spec.checkpoint.path",
         {"checkpoint.path": "/mnt/runs/" + "中" * 86},
         {"checkpoint.path": "/mnt/runs/" + "中" * 85}),

@@ -8,6 +8,7 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_operator.core.lifecycle.observed import StartObserved
 from raggrpo_operator.core.lifecycle.round import Decision, Round
+from raggrpo_operator.core.spec.claims import named_volumes
 from raggrpo_operator.core.spec.path_fields import volume_of
 
 RETRY_SECONDS = 15.0
@@ -48,11 +49,11 @@ def start_path(job: RagGrpoJob, other: RagGrpoJob) -> StartObserved:
     name, path = other.metadata.name, other.spec.checkpoint.path
     if name == job.metadata.name:
         return StartObserved(problem=f"job {name} is the job itself: specify another job")
-    source = volume_of(path, other.spec.volumes)
+    source = volume_of(path, named_volumes(other))
     if source is None:
         return StartObserved(path=path)  # in both images, or on the host
     claim = source.claim_name
-    mounted = next((each for each in job.spec.volumes if each.claim_name == claim), None)
+    mounted = next((each for each in named_volumes(job) if each.claim_name == claim), None)
     if mounted is None:
         return StartObserved(
             problem=f"the checkpoints of job {name} are on claim {claim}, which this job does not "
