@@ -23,10 +23,13 @@ def show(text: object, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(str(text)), err=err, nl=nl)
 
 
-def last_lines(log: bytes, count: int) -> bytes:
-    """Return the last `count` lines of a log, or all if `count` is ALL_LINES."""
-    lines = log.splitlines(keepends=True)
-    return log if count == ALL_LINES else b"".join(lines[max(0, len(lines) - count) :])
+def last_lines_start(log: bytes, count: int) -> int:
+    """Return the position of the last `count` lines of a log."""
+    end = len(log) - log.endswith(b"\n")
+    for _ in range(count):
+        if (end := log.rfind(b"\n", 0, end)) < 0:
+            return 0
+    return min(end + 1, len(log))
 
 
 def log_printer() -> Callable[[bytes], None]:

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
+    StringConstraints,
     TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
     model_serializer,
+    model_validator,
 )
 from pydantic.dataclasses import dataclass
 
@@ -32,6 +34,7 @@ from raggrpo_api.trainer.progress import MAX_SEGMENTS, CheckpointRef, Metric, Se
 
 from .attempts import AttemptRecord, RestartCounts
 from .conditions import Condition, JobWarning, Phase
+from .limits import require_within_limits
 from .restart_state import RestartState
 from .sizing import Sizing
 
@@ -50,6 +53,10 @@ def _fallback(value: Any) -> WrapValidator:
             return value
 
     return WrapValidator(read)
+
+
+RatioText = Annotated[str, StringConstraints(pattern=r"^([01]\.[0-9]{2})?$"), _fallback("")]
+"""A ratio from 0.00 to 1.99, or "" if it is unknown."""
 
 
 @api_dataclass
@@ -139,9 +146,9 @@ class JobStatus:
     restarts: RestartCounts = RestartCounts()
     attempts: Annotated[list[AttemptRecord], Field(max_length=10)] = field(default_factory=list)
     sizing: Sizing = Sizing()
-    effective_training_time_ratio: str = ""
+    effective_training_time_ratio: RatioText = ""
     """Share of time spent on retained steps, excluding suspension, queues and outages: `0.93`."""
-    waiting_time_ratio: str = ""
+    waiting_time_ratio: RatioText = ""
     """Share of time spent waiting for services, excluding suspension and queues: `0.02`."""
     preflight: PreflightStatus = PreflightStatus()
     pinned: Annotated[
@@ -156,6 +163,12 @@ class JobStatus:
     """Last processed value of the annotation raggrpo.io/retry."""
     start_time: Time = None
     completion_time: Time = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limited(cls, wire: Any) -> Any:
+        require_within_limits(wire)
+        return wire
 
     @property
     def unlisted_warnings(self) -> int:

@@ -7,6 +7,7 @@ its fields), with `time`, `epoch` and `attempt`. Imports only the standard libra
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
@@ -75,8 +76,9 @@ def read_records(log_dir: Path) -> History:
             record = _record(line, epoch, f"{path.name}, line {number}", history)
             if "event" in record:
                 history.events.append(record)
-            elif record:
+            elif record and record["epoch"] >= steps.get(record["step"], record)["epoch"]:
                 steps[record["step"]] = record
+    history.events.sort(key=itemgetter("epoch"))
     history.steps = [steps[step] for step in sorted(steps)]
     return history
 

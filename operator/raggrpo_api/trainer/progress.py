@@ -3,6 +3,7 @@
 The image is untrusted: values are limited, and text is sanitized when parsed.
 """
 
+import math
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -15,6 +16,8 @@ from .learning import Streak
 
 MAX_CHANGES: Final = 64
 """Maximum changes listed in a segment."""
+MAX_SIZE: Final = 2.0**50
+"""Maximum of a reported memory usage in bytes."""
 MAX_SEGMENTS: Final = 16
 """Maximum segments in progress and status: the newest."""
 
@@ -77,6 +80,21 @@ class Metric(ApiModel):
 
     name: Annotated[ShortText, Field(max_length=64)]
     value: Annotated[ShortText, Field(max_length=64)]
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number, or None if it is other text or NaN."""
+        try:
+            value = float(self.value)
+        except ValueError:
+            return None
+        return None if math.isnan(value) else value
+
+    @property
+    def size(self) -> float:
+        """The value as a size in bytes, or 0 if it is not a number from 0 to MAX_SIZE."""
+        value = self.number
+        return value if value is not None and 0 <= value <= MAX_SIZE else 0.0
 
 
 class EndpointOutage(ApiModel):

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.foreign_files import read_json
+from raggrpo_api.foreign_files import read_json, require_below
 from raggrpo_api.limits import MAX_CONFIG_BYTES
 from raggrpo_api.names import ATTEMPTS_DIR, CONFIG_FILE
 from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.recorded_job import RecordedJob, load_recorded_job
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.text.config_diff import AttemptConfig, attempt_name
+from raggrpo_operator.core.text.config_diff import AttemptConfig, attempt_config, attempt_name
 
 
 def diff(
@@ -33,9 +33,7 @@ def diff(
 def _config(recorded: RecordedJob, number: int) -> AttemptConfig:
     path = recorded.log_dir / ATTEMPTS_DIR / str(number) / CONFIG_FILE
     try:
-        config = read_json(path, MAX_CONFIG_BYTES)
+        require_below(path, recorded.log_dir)
+        return attempt_config(read_json(path, MAX_CONFIG_BYTES), recorded.resolved)
     except (OSError, ValueError) as error:
         fail(f"the configuration of attempt {number} cannot be read: {path}: {error}")
-    if not isinstance(config, dict):
-        fail(f"{path} is not the configuration of an attempt")
-    return AttemptConfig(config, recorded.resolved)

@@ -1,6 +1,7 @@
 """`raggrpo logs`: print the driver log of an attempt."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +9,19 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from raggrpo_api.foreign_files import open_regular
+from raggrpo_api.foreign_files import open_regular, require_below
 from raggrpo_api.names import ATTEMPTS_DIR, DRIVER_LOG
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.recorded_job import DirOption, RecordedJob, load_recorded_job, resolve_folder
-from raggrpo_cli.terminal import ALL_LINES, Follow, Tail, last_lines, log_printer
+from raggrpo_cli.terminal import ALL_LINES, Follow, Tail, last_lines_start, log_printer
 from raggrpo_operator.local_runtime.job_folder import JobFolder
 
 POLL_SECONDS = 0.5
 CHUNK_BYTES = 1 << 20
 MAX_TAIL_BYTES = 64 << 20
 """Maximum size of the last lines of a log."""
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def logs(
@@ -40,24 +43,27 @@ def logs(
         existing = ", ".join(map(str, sorted(files)))
         fail(f"attempt {number} has no log; attempts with logs: {existing}")
     printer = log_printer()
+    file = files[number]
+    folder = recorded.log_dir if file.is_relative_to(recorded.log_dir) else file.parent
     try:
-        log = open_regular(files[number])
+        require_below(file, folder)
+        log = open_regular(file)
     except OSError as error:
-        fail(f"{files[number]} cannot be read: {error.strerror}")
+        fail(f"{file} cannot be read: {error.strerror}")
     with log:
-        printer(_start(log, tail))
+        if tail != ALL_LINES:
+            _seek_last_lines(log, tail)
         while follow and _is_running(recorded.folder, number):
             time.sleep(POLL_SECONDS)
             _copy(log, printer)
         _copy(log, printer)
 
 
-def _start(log: BinaryIO, tail: int) -> bytes:
-    """Return the last lines of a log; the rest follows."""
-    if tail == ALL_LINES:
-        return b""
-    log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_TAIL_BYTES))
-    return last_lines(log.read(), tail)
+def _seek_last_lines(log: BinaryIO, count: int) -> None:
+    """Move to the start of the last `count` lines."""
+    start = max(0, os.fstat(log.fileno()).st_size - MAX_TAIL_BYTES)
+    log.seek(start)
+    log.seek(start + last_lines_start(log.read(MAX_TAIL_BYTES), count))
 
 
 def _copy(log: BinaryIO, printer: Callable[[bytes], None]) -> None:
@@ -75,12 +81,12 @@ def _is_running(folder: Path, number: int) -> bool:
 def _logs(recorded: RecordedJob) -> dict[int, Path]:
     """Return log files by attempt number; a live log replaces its copy, which may be incomplete."""
     copies = (recorded.log_dir / ATTEMPTS_DIR).glob(f"*/{DRIVER_LOG}")
-    files = {int(path.parent.name): path for path in copies if path.parent.name.isdecimal()}
+    files = {int(path.parent.name): path for path in copies if _NUMBER.fullmatch(path.parent.name)}
     number = recorded.status.attempt
     if recorded.temp_dir is not None:
         from raggrpo_operator.local_runtime.driver import driver_log
 
         live = driver_log(recorded.temp_dir, number)
-        if live.exists():
+        if os.path.exists(live):  # unlike `live.exists()`, False for any invalid path
             files[number] = live
     return files

@@ -9,7 +9,12 @@ from raggrpo_cli.attempt_pair import HELP, diff_text, select_attempts
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.core.text.config_diff import AttemptConfig, AttemptName, attempt_name
+from raggrpo_operator.core.text.config_diff import (
+    AttemptConfig,
+    AttemptName,
+    attempt_config,
+    attempt_name,
+)
 from raggrpo_operator.kube.user_client import UserClient
 
 from .attempt_records import record_labels, recorded_config
@@ -42,7 +47,10 @@ def diff(
 async def _config(client: UserClient, job: RagGrpoJob, name: AttemptName) -> AttemptConfig:
     config = await recorded_config(client, job.metadata, name.number)
     if config is not None:
-        return AttemptConfig(config, resolve(job, job.status.preflight.known_facts))
+        try:
+            return attempt_config(config, resolve(job, job.status.preflight.known_facts))
+        except ValueError as error:
+            fail(f"the configuration of {name} cannot be read: {error}", FAILED)
     labels = record_labels(job.metadata, name.number)
     fail(
         f"the ConfigMap of {name} (labels {labels}) does not exist; the operator deletes the "

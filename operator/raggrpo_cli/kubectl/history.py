@@ -1,25 +1,27 @@
 """`kubectl raggrpo report|compare`: read the history of jobs from their volumes."""
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.limits import MAX_HISTORY_BYTES
 from raggrpo_api.trainer.history import history_file, read_records
-from raggrpo_api.trainer.history_values import parse_record
 from raggrpo_cli.comparison_output import show_comparison
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.comparison import Run
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.kube.user_client import UserClient
 from raggrpo_operator.local_runtime.job_folder import REPORT, write_atomically
 from raggrpo_operator.reporting.report import render_report
 
 from .cluster_job import Context, Image, JobName, Kubeconfig, Namespace, get_job, run_in_cluster
-from .job_pods import run_with_volumes
+from .job_pods import LimitedOutput, OutputTooLong, run_with_volumes
 
 READ = """
 cd "$1" 2>/dev/null || exit 0
@@ -49,7 +51,10 @@ def report(
         name, run.status, history, events, run.resolved, history_problem=run.problem
     )
     path = dir / REPORT
-    write_atomically(path, page)
+    try:
+        write_atomically(path, page)
+    except OperatorError as error:
+        fail(str(error), FAILED)
     show(path.resolve())
 
 
@@ -76,29 +81,15 @@ async def _run(client: UserClient, job: RagGrpoJob, image: str) -> Run:
     """Return the job with its history."""
     resolved = resolve(job, job.status.preflight.known_facts)
     log_dir = resolved.spec.monitoring.log_dir
-    chunks: list[bytes] = []
     command = ["sh", "-c", READ, "history", log_dir]
-    result = await run_with_volumes(client, job, command, image, chunks.append)
-    if result.exit_code:
-        fail(f"the history in {log_dir} cannot be read: {result.errors.strip()}", FAILED)
-    name = job.metadata.name
     with tempfile.TemporaryDirectory(prefix="raggrpo-history-") as folder:
-        write_history(b"".join(chunks), Path(folder))
+        with history_file(Path(folder), 0).open("wb") as file:
+            output = LimitedOutput(file.write, MAX_HISTORY_BYTES)
+            with suppress(OutputTooLong):  # the reader reports that it exceeds the limit
+                result = await run_with_volumes(client, job, command, image, output)
+                if result.exit_code:
+                    problem = result.errors.strip()
+                    fail(f"the history in {log_dir} cannot be read: {problem}", FAILED)
         history = read_records(Path(folder))
+    name = job.metadata.name
     return Run(name, name, resolved, job.status, history.steps, history.events, history.problem)
-
-
-def write_history(content: bytes, folder: Path) -> None:
-    """Write records of several attempts to one file per epoch, as the trainer does."""
-    for line in content.splitlines(keepends=True):
-        with history_file(folder, _epoch(line)).open("ab") as file:
-            file.write(line)
-
-
-def _epoch(line: bytes) -> int:
-    """Return the epoch of a record; 0 for lines without, which the reader counts as unusable."""
-    try:
-        epoch = parse_record(line).get("epoch")
-    except ValueError:
-        return 0
-    return epoch if type(epoch) is int and epoch >= 0 else 0

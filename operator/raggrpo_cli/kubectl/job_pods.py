@@ -9,13 +9,32 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_operator.core.manifests.reader_pod import READER, render_reader_pod, render_trainer_pod
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
-from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.errors import OperatorError, PermanentError
 from raggrpo_operator.kube.client import PODS
 from raggrpo_operator.kube.cluster_objects import is_being_deleted
 from raggrpo_operator.kube.user_client import ExecResult, UserClient
 
 from .cluster_job import default_image
 from .reader import temporary_pod
+
+
+class OutputTooLong(PermanentError):
+    """A command in a pod printed more than expected."""
+
+
+class LimitedOutput:
+    """Passes the output of a command on. Raises OutputTooLong when it exceeds the limit."""
+
+    def __init__(self, write: Callable[[bytes], object], limit: int) -> None:
+        self._write = write
+        self._limit = self._remaining = limit
+
+    def __call__(self, chunk: bytes) -> None:
+        """Pass on a chunk."""
+        self._write(chunk)
+        self._remaining -= len(chunk)
+        if self._remaining < 0:
+            raise OutputTooLong(f"the pod printed more than {self._limit:,} bytes")
 
 
 async def run_with_volumes(

@@ -45,12 +45,13 @@ def top(
 
 def _cells(job: RagGrpoJob) -> Iterator[str]:
     status = job.status
-    metrics = {each.name: each.value for each in status.progress.metrics}
+    metrics = {each.name: each for each in status.progress.metrics}
     yield status.progress.stage or status.phase
     yield str(status.sizing.gpus)
     yield status.sizing.cpu or "-"
     yield status.sizing.memory or "-"
     used = metrics.get("rank_memory_bytes")
-    yield format_size(int(float(used))) if used else "-"
+    yield format_size(used.size) if used and used.size else "-"
     yield f"{status.progress.seconds_per_step:g}" if status.progress.seconds_per_step else "-"
-    yield from (metrics.get(name, "-") for name in ("tokens_per_second", "train_tflops"))
+    for name in ("tokens_per_second", "train_tflops"):
+        yield metrics[name].value if name in metrics else "-"

@@ -1,7 +1,7 @@
 """`kubectl raggrpo check|rag-test|export`: run the trainer's tools in a temporary pod."""
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
+from io import BytesIO
 from typing import Annotated, TypeVar
 
 import typer
@@ -27,9 +27,19 @@ from .cluster_job import (
     get_job,
     run_in_cluster,
 )
-from .job_pods import run_in_trainer_pod
+from .job_pods import LimitedOutput, run_in_trainer_pod
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_OUTPUT_BYTES = 1 << 20
+"""Maximum of a result."""
+
+
+class _Exported(BaseModel):
+    """Result of an export."""
+
+    step: int
+
+
 CHECK = f'python -m raggrpo_trainer.preflight >&2; cat "${names.ENV_PREFLIGHT_OUTPUT}"'
 
 
@@ -88,7 +98,7 @@ def export(
         return [*export, "--step", step, "--model", spec.model.path]
 
     _, result = run_in_cluster(kubeconfig, context, _run(name, namespace, command, image))
-    show(f"{output}: model after step {json.loads(result)['step']}")
+    show(f"{output}: model after step {_parsed(_Exported, result).step}")
 
 
 def _run(
@@ -101,11 +111,12 @@ def _run(
 
     async def run(client: UserClient) -> tuple[RagGrpoJob, bytes]:
         job = await get_job(client, namespace, name)
-        chunks: list[bytes] = []
-        result = await run_in_trainer_pod(client, job, command(job), image, chunks.append)
+        output = BytesIO()
+        limited = LimitedOutput(output.write, MAX_OUTPUT_BYTES)
+        result = await run_in_trainer_pod(client, job, command(job), image, limited)
         if result.exit_code:
             fail(result.errors.strip() or f"exit code {result.exit_code}", FAILED)
-        return job, b"".join(chunks)
+        return job, output.getvalue()
 
     return run
 

@@ -17,6 +17,7 @@ from raggrpo_operator.errors import TransientError
 
 from .client import PODS, ApiServer, Manifest, Resource, api_error
 
+MAX_ERROR_BYTES = 64 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 HEARTBEAT_SECONDS = 30.0
 """Seconds between WebSocket pings, which detect a dead connection."""
@@ -32,7 +33,7 @@ class ExecResult:
 
     exit_code: int
     errors: str
-    """Standard error."""
+    """Last bytes of standard error, at most MAX_ERROR_BYTES."""
 
 
 class UserClient(ApiServer):
@@ -91,7 +92,7 @@ class UserClient(ApiServer):
                         if channel == STDOUT_CHANNEL:
                             on_output(data)
                         elif channel == STDERR_CHANNEL:
-                            errors += data
+                            errors = (errors + data)[-MAX_ERROR_BYTES:]
                         elif channel == ERROR_CHANNEL:
                             code = WsApiClient.parse_error_data(data)
                             return ExecResult(code, errors.decode(errors="replace"))

@@ -131,12 +131,15 @@ class JobFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a private file atomically. Raises OperatorError if the file cannot be written."""
+    """Write a private file atomically, with `?` for lone surrogates.
+
+    Raises OperatorError if the file cannot be written.
+    """
     draft = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)  # a killed run may have left a draft
-        with open(draft, "x", encoding="utf-8", opener=private_opener) as file:
+        with open(draft, "x", encoding="utf-8", errors="replace", opener=private_opener) as file:
             file.write(text)
         draft.replace(path)
     except OSError as error:

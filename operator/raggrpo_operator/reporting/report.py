@@ -1,8 +1,9 @@
 """`report.html`: the report of a job as a self-contained page."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import islice
 from pathlib import Path
 
 from raggrpo_api.status.attempts import AttemptRecord
@@ -22,6 +23,8 @@ from .report_header import header
 STYLE = Path(__file__).with_name("report.css")
 MAX_STAGES, MAX_STARTS = 32, 100
 """Columns and rows of the table of startups."""
+MAX_CAUSES = 32
+"""Maximum causes of failed calls shown for an endpoint."""
 INTENDED = frozenset({Cause.SUCCEEDED, Cause.SUSPENDED, Cause.STOPPED, Cause.PREEMPTED})
 """Causes of attempts that ended without a failure."""
 
@@ -111,7 +114,7 @@ def _retrieval(results: Figures) -> str:
         [
             each.endpoint,
             each.answered,
-            ", ".join(f"{cause} {count}" for cause, count in each.failures.items()) or "none",
+            _failures(each.failures),
             each.retries,
             each.p50,
             each.p95,
@@ -120,6 +123,13 @@ def _retrieval(results: Figures) -> str:
     ]
     titles = ["Endpoint", "Answered requests", "Failed calls", "Retries", "p50 (s)", "p95 (s)"]
     return table("Retrieval", titles, rows)
+
+
+def _failures(failures: Mapping[str, int]) -> str:
+    shown = [f"{cause} {count}" for cause, count in islice(failures.items(), MAX_CAUSES)]
+    if more := len(failures) - len(shown):
+        shown.append(f"{more} more causes")
+    return ", ".join(shown) or "none"
 
 
 def _segments(status: JobStatus) -> str:

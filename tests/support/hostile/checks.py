@@ -58,7 +58,7 @@ def history(path: Path) -> str:
     from raggrpo_cli.main import app
 
     texts = []
-    for command in ("report --dir", "status --dir", "compare", "logs --dir", "diff"):
+    for command in ("report --dir", "status --dir", "compare", "logs --tail 2 --dir", "diff"):
         result = CliRunner().invoke(app, [*command.split(), str(path)])
         expected = result.exception is None or isinstance(result.exception, SystemExit)
         if not expected and result.exception is not None:

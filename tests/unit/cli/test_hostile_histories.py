@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.history import History, history_file, read_records
+from raggrpo_cli.main import app
 from support.builders.operator.runs import log_dir_of, make_job_folder, write_steps
 from support.hostile.limited_process import Make, outcomes
 from support.hostile.special_files import SECRET, SPECIAL_FILES
@@ -54,9 +56,79 @@ def special(name: str, make: Make) -> Make:
     return replace
 
 
+def status(**values: object) -> Make:
+    def write(folder: Path) -> None:
+        saved = json.loads((folder / "state.json").read_text())
+        saved["status"] |= values
+        (folder / "state.json").write_text(json.dumps(saved))
+
+    return write
+
+
+def temp_dir(text: str) -> Make:
+    def write(folder: Path) -> None:
+        saved = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps({**saved, "temp_dir": text}))
+
+    return write
+
+
+def own_link(make: Make) -> Make:
+    """Return a function that adds two attempts and a folder with their files outside."""
+
+    def write(folder: Path) -> None:
+        saved = json.loads((folder / "state.json").read_text())
+        saved["status"] |= {"attempt": 2, "attempts": [{"number": 2}, {"number": 1}]}
+        (folder / "state.json").write_text(json.dumps(saved))
+        outside = folder.parent / "outside"
+        for attempt in (attempt_dir(folder, 1), attempt_dir(folder, 2), outside):
+            attempt.mkdir(parents=True)
+            (attempt / "driver.log").write_text(f"{SECRET if attempt == outside else ''}\n")
+            config = {"rollout": {"n": SECRET if attempt == outside else 4}}
+            (attempt / "config.json").write_text(json.dumps(config))
+        (outside / "driver-2.log").write_text(SECRET)
+        make(folder)
+
+    return write
+
+
+def attempt_dir(folder: Path, number: int) -> Path:
+    return log_dir_of(folder) / "attempts" / str(number)
+
+
+def link(path: str, target: str) -> Make:
+    """Return a function that replaces a path in the log folder by a link to one outside."""
+
+    def write(folder: Path) -> None:
+        old = log_dir_of(folder) / path
+        old.rename(old.with_name("old"))
+        old.symlink_to(folder.parent / "outside" / target)
+
+    return write
+
+
+def linked_temp_dir(folder: Path) -> None:
+    (folder / "temp").mkdir()
+    (folder / "temp/driver-2.log").symlink_to(folder.parent / "outside/driver-2.log")
+    temp_dir(str(folder / "temp"))(folder)
+
+
+def long_log(content: bytes) -> Make:
+    def write(folder: Path) -> None:
+        attempt_dir(folder, 1).mkdir(parents=True)
+        (attempt_dir(folder, 1) / "driver.log").write_bytes(content)
+
+    return write
+
+
 def large_line(folder: Path) -> None:
     with history_file(log_dir_of(folder), 2).open("ab") as file:
         file.truncate(5 << 30)  # sparse: it takes no space on the disk
+
+
+def calls(number: int) -> dict[str, object]:
+    failures = {f"{number}.{each}": 1 for each in range(256)}
+    return {"answered": 1, "failures": failures, "p50": 1, "p95": 2}
 
 
 HISTORY = "checkpoints/logs/metrics.e2.jsonl"
@@ -114,6 +186,24 @@ SURVIVED: dict[str, Make] = {
     "attempt without a number": lambda folder: (log_dir_of(folder) / "attempts/x").mkdir(
         parents=True
     ),
+    "lone surrogates": history(
+        {**VALID, "reward_parts": {"\ud800": 1.0, "b": 1.0}},
+        {"event": "stage", "left": "\ud800", "seconds": 1.0},
+        {"event": "checkpoint", "step": 1, "path": "\udc80", "seconds": 1.0},
+    ),
+    "many names of failures": history(
+        *({"step": i, "epoch": i, "retrieval": {"rag": calls(i)}} for i in range(3000))
+    ),
+    "stage of another release": status(phase="Starting", progress={"stage": "Dreaming"}),
+    "temporary folder with a long name": temp_dir("/" + "x" * 5000),
+    "temporary folder with NUL": temp_dir("/a\0b"),
+    "temporary folder with a lone surrogate": temp_dir("/\ud800"),
+    "log of one long line": long_log(b"a" * (2 << 20)),
+    "log of empty lines": long_log(b"\n" * (64 << 20)),
+    "names of attempts that are not canonical": lambda folder: [
+        (log_dir_of(folder) / "attempts" / name).mkdir(parents=True)
+        for name in ("01", "٣", "-1", "1e3", "9" * 250)
+    ],
     **{
         f"log: {name}": special("checkpoints/logs/attempts/1/driver.log", make)
         for name, make in SPECIAL_FILES.items()
@@ -131,12 +221,35 @@ REJECTED: dict[str, Make] = {
     "state: other folder": state('{"temp_dir": {"a": 1}, "status": {}}'),
     "state: unknown field": state('{"nothing": 1, "status": []}'),
     "state: duplicate key": state('{"uid": "a", "uid": "b", "status": {}}'),
+    "state: lone surrogate": status(
+        conditions=[{"type": "Failed", "status": "True", "reason": "\ud800", "message": "\ud800"}]
+    ),
+    "state: step with 400 digits": status(attempts=[{"number": 1, "fromStep": 10**400}]),
+    "state: steps with 4,300 digits": status(attempts=[{"number": 1, "lostSteps": 10**4299}] * 10),
+    "state: text of 12 MB": status(
+        conditions=[{"type": "Failed", "status": "True", "reason": "x" * 12_000_000}]
+    ),
+    "state: many causes": status(restarts={"byCause": {f"c{i}": i for i in range(700_000)}}),
     **{f"state: {name}": special("state.json", make) for name, make in SPECIAL_FILES.items()},
     **{f"job: {name}": special("job.yaml", make) for name, make in SPECIAL_FILES.items()},
     "job: not UTF-8": lambda folder: (folder / "job.yaml").write_bytes(b"a: \xff"),
     "job: deep": lambda folder: (folder / "job.yaml").write_text("[" * 10_000),
 }  # fmt: skip
-ALL = {**COUNTED, **SURVIVED, **REJECTED}
+LINKED: dict[str, Make] = {
+    "log of an attempt": own_link(link("attempts/2/driver.log", "driver.log")),
+    "configuration of an attempt": own_link(link("attempts/2/config.json", "config.json")),
+    "folder of an attempt": own_link(link("attempts/2", ".")),
+    "folder of all attempts": own_link(
+        lambda folder: [
+            link("attempts", "logs")(folder),
+            (folder.parent / "outside/logs").mkdir(),
+            (folder.parent / "outside/logs/2").symlink_to(folder.parent / "outside"),
+            (folder.parent / "outside/logs/1").symlink_to(folder.parent / "outside"),
+        ]
+    ),
+    "log in the temporary folder": own_link(linked_temp_dir),
+}
+ALL = {**COUNTED, **SURVIVED, **REJECTED, **LINKED}
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +269,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", [*COUNTED, *SURVIVED])
+@pytest.mark.parametrize("name", [*COUNTED, *SURVIVED, *LINKED])
 def test_hostile_history_gives_a_report(shown: dict[str, str], name: str) -> None:
     assert "report --dir: 0" in shown[name], shown[name][-2000:]
     assert "</html>" in shown[name]
@@ -173,6 +286,17 @@ def test_report_counts_lines_that_it_leaves_out(shown: dict[str, str], name: str
 def test_hostile_state_is_rejected_with_reason(shown: dict[str, str], name: str) -> None:
     assert "report --dir: 2" in shown[name], shown[name][-2000:]
     assert SECRET not in shown[name]
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.html.tmp"])
+def test_folder_at_the_path_of_the_report_is_reported(name: str, tmp_path: Path) -> None:
+    folder = make_job_folder(tmp_path / "job", JobStatus())
+    (folder / name).mkdir()
+
+    result = CliRunner().invoke(app, ["report", "--dir", str(folder)])
+
+    assert result.exit_code == 1
+    assert f"{folder / 'report.html'} cannot be written" in result.output
 
 
 def test_usable_values_of_a_partly_unusable_line_are_kept(tmp_path: Path) -> None:

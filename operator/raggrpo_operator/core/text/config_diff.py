@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from raggrpo_api.fields.json_values import size_problem
+from raggrpo_operator.core.spec.parse import MAX_DEPTH, MAX_VALUES
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
@@ -91,6 +93,15 @@ class AttemptConfig:
             and before == json.dumps(AUTO)
             and self.resolved.values().get(path) == AUTO
         )
+
+
+def attempt_config(values: object, resolved: Resolved) -> AttemptConfig:
+    """Return the recorded configuration. Raises ValueError if the values are not one."""
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    if problem := size_problem(values, MAX_DEPTH, MAX_VALUES):
+        raise ValueError(problem)
+    return AttemptConfig(values, resolved)
 
 
 def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:

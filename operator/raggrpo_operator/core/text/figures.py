@@ -37,7 +37,7 @@ class EndpointCalls:
     endpoint: str
     answered: int
     failures: dict[str, int]
-    """Number of failed calls by cause."""
+    """Number of failed calls by cause, most frequent first."""
     retries: int
     """Number of repeated requests."""
     p50: float | None
@@ -214,14 +214,16 @@ def _retrieval(history: Sequence[Record], events: Sequence[Record]) -> tuple[End
     failed = (event for event in events if event["event"] == "failed_step")
     by_attempt = {record["epoch"]: record.get("retrieval", {}) for record in (*history, *failed)}
     calls_by_name: dict[str, list[Record]] = defaultdict(list)
+    failures: dict[str, Counter[str]] = defaultdict(Counter)
     for endpoints in by_attempt.values():
         for name, calls in endpoints.items():
             calls_by_name[name].append(calls)
+            failures[name].update(calls["failures"])
     return tuple(
         EndpointCalls(
             name,
             answered=sum(each["answered"] for each in calls),
-            failures=dict(sum((Counter(each["failures"]) for each in calls), Counter())),
+            failures=dict(failures[name].most_common()),
             retries=sum(each.get("retries", 0) for each in calls),
             p50=calls[-1]["p50"],
             p95=calls[-1]["p95"],

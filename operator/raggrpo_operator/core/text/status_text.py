@@ -71,7 +71,7 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     outage = get_condition(status, ConditionType.WAITING_FOR_ENDPOINT)
     if outage.status == "True":
         yield from labeled("waiting", f"for {outage.message}", width)
-    elif status.phase is Phase.STARTING and status.progress.stage:
+    elif status.phase is Phase.STARTING and status.progress.stage in set(Stage):
         since = format_time(status.restart_state.watch.still_since)
         stage = Stage(status.progress.stage)
         yield from labeled("stage", f"{stage} since {since}: {advice(stage)}", width)

@@ -30,8 +30,6 @@ MIN_SPAN_STEPS = 20
 """Minimum number of steps since the baseline for extrapolating memory growth."""
 MIN_GROWTH = 0.05
 """Minimum growth to report, as a share of the memory limit; less growth is noise."""
-MAX_BYTES = 2.0**50
-"""Maximum plausible memory usage in bytes; larger reports are ignored."""
 MEMORY_METRICS = {PodRole.HEAD: "host_memory_bytes", PodRole.TRAINER: "rank_memory_bytes"}
 """Metric with the maximum memory usage over the pods of each role."""
 TOKENS = {"generate": "generated", "train": "trained"}
@@ -58,7 +56,7 @@ effect of one policy update.
 
 def mismatch_change(status: JobStatus, progress: Progress) -> Iterator[ConditionChange]:
     """Yield the transition of PolicyMismatch, if any, with the first step above the limit."""
-    values = (_parse_float(m.value) for m in progress.metrics if m.name == MISMATCH_METRIC)
+    values = (m.number for m in progress.metrics if m.name == MISMATCH_METRIC)
     mismatch = next(values, None)
     if mismatch is None:
         return
@@ -217,18 +215,5 @@ def _role_message(role: PodRole, since: int, before: int, progress: Progress, li
 
 
 def _memory(progress: Progress, role: PodRole) -> float:
-    values = (_parse_bytes(m.value) for m in progress.metrics if m.name == MEMORY_METRICS[role])
+    values = (m.size for m in progress.metrics if m.name == MEMORY_METRICS[role])
     return next(values, 0.0)
-
-
-def _parse_bytes(text: str) -> float:
-    """Return a reported memory usage in bytes, or 0 if it is not a number from 0 to MAX_BYTES."""
-    value = _parse_float(text)
-    return value if value is not None and 0 <= value <= MAX_BYTES else 0.0
-
-
-def _parse_float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
