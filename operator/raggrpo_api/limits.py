@@ -12,8 +12,8 @@ MAX_PROGRESS_BYTES: Final = 64 * 1024
 """Response to GET /progress."""
 MAX_PREFLIGHT_BYTES: Final = 4096
 """`PreflightResult` as JSON; equals the kubelet's limit for a termination message."""
-MAX_STATUS_TEXT: Final = 256 * 1024
-"""Total characters of all strings in a status; the operator writes at most 64 KiB."""
+MAX_STATUS_TEXT: Final = 2 << 20
+"""Total characters of all strings in a status; more than the API server stores."""
 
 # Files that others wrote
 MAX_TEXT_FILE_BYTES: Final = 1 << 19

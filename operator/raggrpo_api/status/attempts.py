@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber, Time, WholeSeconds, api_dataclass
-from raggrpo_api.fields.text import ShortText
+from raggrpo_api.fields.text import Message, ShortText
 
 from .cause import Cause
 
@@ -38,8 +38,8 @@ class AttemptRecord:
     seconds: WholeSeconds = 0
     waiting_seconds: WholeSeconds = 0
     """Seconds that the attempt waited for unavailable services."""
-    mitigation: str = ""
-    config_hash: str = ""
+    mitigation: Message = ""
+    config_hash: ShortText = ""
     skipped_checkpoints: Annotated[list[ShortText], Field(max_length=16)] = field(
         default_factory=list
     )
@@ -53,6 +53,6 @@ class RestartCounts:
 
     total: int = 0
     since_progress: int = 0
-    by_cause: dict[str, int] = field(default_factory=dict)
+    by_cause: Annotated[dict[ShortText, int], Field(max_length=64)] = field(default_factory=dict)
     lost_steps: int = 0
     """Lost steps of all attempts."""

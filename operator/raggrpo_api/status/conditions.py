@@ -82,9 +82,9 @@ class Condition:
     """A Kubernetes condition."""
 
     type: ConditionType
-    status: str
+    status: ShortText
     """True, False or Unknown."""
-    reason: str
+    reason: ShortText
     """CamelCase, from a closed set."""
     message: Annotated[str, Field(max_length=1024)] = ""
     last_transition_time: Time = None

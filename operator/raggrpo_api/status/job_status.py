@@ -69,7 +69,7 @@ class ProgressStatus:
     """Column of kubectl, such as `120/400`."""
     progress_percentage: int = 0
     estimated_remaining_seconds: int | None = None
-    stage: str = ""
+    stage: ShortText = ""
     seconds_per_step: float = 0.0
     metrics: Annotated[list[Metric], Field(max_length=64)] = field(default_factory=list)
     last_updated_time: ShortText = ""
@@ -125,7 +125,7 @@ class JobStatus:
 
     observed_generation: int = 0
     phase: Phase = Phase.PENDING
-    preset: str = ""
+    preset: ShortText = ""
     """Column of kubectl: preset in use."""
     conditions: Annotated[list[Condition], Field(max_length=32)] = field(default_factory=list)
     warnings: Annotated[list[JobWarning], Field(max_length=32)] = field(default_factory=list)

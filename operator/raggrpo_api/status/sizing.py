@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from raggrpo_api.fields.base import api_dataclass
+from raggrpo_api.fields.text import Message, ShortText
 
 
 class PodRole(StrEnum):
@@ -23,11 +24,11 @@ class PodRole(StrEnum):
 class SizingTerm:
     """A named term of a computed amount."""
 
-    resource: str
+    resource: ShortText
     """memory, shm or gpu for a trainer pod; headMemory, rolloutShm and so on for other pods."""
-    name: str
+    name: ShortText
     bytes: int
-    reason: str
+    reason: Message
 
 
 @api_dataclass
@@ -35,7 +36,7 @@ class PodSizing:
     """Resource requests of one kind of pod; memory is also the limit."""
 
     role: PodRole
-    name: str = ""
+    name: ShortText = ""
     """Endpoint name of a managed retriever."""
     replicas: int = 1
     gpus: int = 0

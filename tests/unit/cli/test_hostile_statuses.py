@@ -18,6 +18,7 @@ from raggrpo_cli.kubectl.status import Output, job_list, job_manifest, job_text,
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.text.comparison import Run, comparison
+from raggrpo_operator.core.text.sizing_text import sizing_lines
 from raggrpo_operator.kubernetes_runtime.process.job_series import JobSeries
 from raggrpo_operator.reporting.report import render_report
 from support.builders.operator.jobs import make_job
@@ -92,6 +93,7 @@ def all_texts(job: RagGrpoJob) -> Iterator[str]:
     job, status, now = job.model_copy(update={"metadata": metadata}), job.status, datetime.now(UTC)
     run = Run("a", "a", resolve(job, status.preflight.known_facts), status, [], [])
     yield job_text(job, with_sizing=True)
+    yield "\n".join(sizing_lines(status.sizing, 100))
     yield job_list([job], now)
     yield job_table([job], top._cells, top.WIDTHS, all_namespaces=False)
     yield "\n".join(comparison(run, run))
@@ -125,4 +127,4 @@ def test_status_with_too_much_text_is_rejected_by_parser() -> None:
     job = parse_job({**make_job({}).manifest(), "status": {"attempts": attempts}})
 
     assert not isinstance(job, RagGrpoJob)
-    assert "it has more than 262,144 characters" in job[0].line()
+    assert "it has more than 2,097,152 characters" in job[0].line()

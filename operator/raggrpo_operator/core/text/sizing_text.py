@@ -8,6 +8,8 @@ from raggrpo_operator.core.spec.quantity import format_size
 
 INDENT = "  "
 AMOUNT_WIDTH = 10
+MIN_WIDTH = 8
+"""Minimum width of a reason next to a long name."""
 _UNITS = {
     "gpu": "per GPU",
     "shm": "/dev/shm per pod",
@@ -50,6 +52,7 @@ def sizing_lines(sizing: Sizing, width: int) -> Iterator[str]:
 
 def _term(term: SizingTerm, name_width: int, width: int) -> Iterator[str]:
     start = f"{INDENT * 2}{term.name:<{name_width}}  {format_size(term.bytes):>{AMOUNT_WIDTH}}  "
-    first, *rest = textwrap.wrap(term.reason, width - len(start), break_on_hyphens=False) or [""]
+    reason_width = max(MIN_WIDTH, width - len(start))
+    first, *rest = textwrap.wrap(term.reason, reason_width, break_on_hyphens=False) or [""]
     yield start + first
     yield from (" " * len(start) + line for line in rest)
