@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
@@ -16,6 +17,7 @@ from raggrpo_trainer.errors import TrainerError
 
 from .data import FIRST_ROWS
 from .finding import Finding, finding_for, not_evaluated
+from .limited_tokenizer import LimitedTokenizer
 
 MIN_MEASURED_ROWS = 100
 MAX_MEASURED_ROWS = 10_000
@@ -49,6 +51,7 @@ def check_lengths(
     """Compare the lengths of the longest prompts, with full-length passages, to maxPromptLength."""
     if not train or tokenizer is None:
         return not_evaluated(CheckId.SAMPLE_LENGTHS, "requires readable data and the tokenizer")
+    tokenizer = cast(Tokenizer, LimitedTokenizer(tokenizer))
     sets = (DataSet("row", train), DataSet("validation row", validation))
     kinds = {place: prompt for each in sets for place, prompt in _kinds(each)}
     if problems := list(_template_problems(config, kinds.values(), tokenizer)):

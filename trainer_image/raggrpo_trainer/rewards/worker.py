@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -91,6 +92,8 @@ def main() -> None:
     target = sys.argv[1]
     signature = PythonSignature(sys.argv[2])
     timeout_seconds = float(sys.argv[3])
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))  # preflight limits chat templates
     with os.fdopen(os.dup(1), "w", buffering=1) as replies:
         os.dup2(2, 1)  # output of the function goes to the log
         # SIGALRM terminates the process even if it is stuck in native code.

@@ -1,3 +1,4 @@
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,23 @@ def check(
     changes = {"maxPromptLength": 64, "chatTemplate": CHAT, **data}
     config = make_fit_config(folder, {f"data.{name}": value for name, value in changes.items()})
     return check_lengths(config, prompts, validation or [], load_tokenizer(config.model.path))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "('a' * 700000000) | length",
+        "(messages[0].content[:1] * 700000000) | length",
+        "messages[0].content[:1] | center(700000000) | length",
+        "'%700000000d' % 1 | int",
+    ],
+)
+def test_template_that_allocates_much_memory_is_rejected(tmp_path: Path, expression: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    finding = check(tmp_path, [make_prompt()], chatTemplate=f"{CHAT}{{{{ {expression} }}}}")
+    assert finding.state is CheckState.FAILED
+    assert "is rejected by the chat template (MemoryError" in finding.evidence
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.mark.row("D16")

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,13 +28,14 @@ from raggrpo_trainer.sample_failures import RewardFailed
 from support.servers.faulty_server import Respond, always, serving, silent
 
 CODE = """
-import os, re, sys, time
+import os, re, resource, sys, time
 
 def obey(sample):
     print("this goes to the log, not into the reply")
     match sample["completion"]:
         case "length": return len(sample["prompt"])
         case "process": return os.getpid()
+        case "memory limit": return resource.getrlimit(resource.RLIMIT_DATA)[0]
         case "raise": raise KeyError("profile")
         case "text": return "0.5"
         case "none": return None
@@ -77,6 +79,16 @@ async def make_hook(target: str, timeout_seconds: float = 30.0) -> AsyncIterator
 
 def make_sample(completion: str) -> dict[str, Any]:
     return RewardSample("17/0", "Capital?", completion, ("Paris",)).as_json()
+
+
+async def test_reward_process_does_not_inherit_memory_limit_of_preflight(code: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, hard))
+    try:
+        async with make_hook(f"{code}:obey") as hook:
+            assert await hook.score(make_sample("memory limit")) == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @pytest.mark.parametrize(
