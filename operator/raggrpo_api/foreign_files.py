@@ -10,19 +10,32 @@ only the standard library.
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from .limits import MAX_BATCH_BYTES, MAX_EXPANSION, MAX_ROW_GROUP_BYTES, MIN_EXPANDED_BYTES
+from .limits import (
+    MAX_BATCH_BYTES,
+    MAX_EXPANDED_BATCH_BYTES,
+    MAX_EXPANSION,
+    MAX_JSON_DEPTH,
+    MAX_JSON_MEMORY,
+    MAX_ROW_GROUP_BYTES,
+    MIN_EXPANDED_BYTES,
+)
 
 MAX_BATCH_ROWS = 4096
 """Rows of a parquet file that are read at a time."""
+MAX_GROUP_VALUES = 1 << 26
+"""Values of a column in a row group; a row may have all of them."""
 _ROW_BYTES = 256
 """Least memory of a row."""
-_VALUE_BYTES = 64
-"""Least memory of a list or a mapping."""
+VALUE_BYTES = 64
+"""Least memory of a value, with its reference."""
+_JSON_BYTES = {"{": 240, "[": 88, ",": VALUE_BYTES}
+"""Memory of the values that a character of JSON starts."""
 LINK_REMEDY = "replace the link by the file, or specify the path of the file"
 
 
@@ -36,6 +49,13 @@ class UnsuitableFile(OSError):
 
 class DuplicateKey(ValueError):
     """A JSON object contains a key twice."""
+
+
+class NestedTooDeeply(ValueError):
+    """A JSON value has more than MAX_JSON_DEPTH levels."""
+
+    def __init__(self) -> None:
+        super().__init__("it is nested too deeply")
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -91,11 +111,42 @@ def read_json(path: Path, limit: int) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return a JSON value. Raises ValueError, also for a duplicate key and for deep nesting."""
+    """Return a JSON value.
+
+    Raises ValueError, also for a duplicate key, deep nesting and more values than fit into memory.
+    """
+    require_few_values(text)
     try:
-        return json.loads(text, object_pairs_hook=unique_keys)
+        value = json.loads(text, object_pairs_hook=unique_keys)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise NestedTooDeeply from error
+    if _count(text, "{") + _count(text, "[") > MAX_JSON_DEPTH:
+        _require_shallow(value, MAX_JSON_DEPTH)
+    return value
+
+
+def require_few_values(text: str | bytes) -> None:
+    """Raise ValueError if the values of a JSON text need more than MAX_JSON_MEMORY."""
+    if json_memory(text) > MAX_JSON_MEMORY:
+        raise ValueError("it has too many values")
+
+
+def json_memory(text: str | bytes) -> int:
+    """Return the approximate memory of the values of a JSON text, besides their characters."""
+    return sum(size * _count(text, start) for start, size in _JSON_BYTES.items())
+
+
+def _count(text: str | bytes, character: str) -> int:
+    return text.count(character) if isinstance(text, str) else text.count(character.encode())
+
+
+def _require_shallow(value: object, depth: int) -> None:
+    if not isinstance(value, dict | list):
+        return
+    if depth == 0:
+        raise NestedTooDeeply
+    for each in value.values() if isinstance(value, dict) else value:
+        _require_shallow(each, depth - 1)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -118,40 +169,72 @@ def limited_lines(file: BinaryIO, limit: int) -> Iterator[bytes]:
         yield line
 
 
-def batch_rows(group_bytes: int) -> int:
-    """Return how many rows of a parquet row group to read at a time.
+class _ColumnChunk(Protocol):
+    """A column of a row group; implemented by pyarrow."""
 
-    `group_bytes` is the uncompressed size of the columns to read, each of whose values may be as
-    large: a value is stored once, but any number of rows may refer to it.
-    Raises UnsuitableFile if the row group exceeds MAX_ROW_GROUP_BYTES.
+    path_in_schema: str
+    total_uncompressed_size: int
+    num_values: int
+
+
+class _RowGroup(Protocol):
+    """The metadata of a row group; implemented by pyarrow."""
+
+    num_columns: int
+    num_rows: int
+
+    def column(self, i: int) -> _ColumnChunk: ...
+
+
+def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
+    """Return how many rows of some columns of a parquet row group to read at a time.
+
+    A value may have the size of the row group: it is stored once, but any number of rows may refer
+    to it. Raises UnsuitableFile if the row group has more than `limit` bytes or too many values.
     """
-    if group_bytes > MAX_ROW_GROUP_BYTES:
-        reason = f"a row group has {group_bytes:,} bytes, more than {MAX_ROW_GROUP_BYTES:,}"
+    prefixes = tuple(f"{name}." for name in columns)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    selected = [each for each in chunks if f"{each.path_in_schema}.".startswith(prefixes)]
+    size = sum(each.total_uncompressed_size for each in selected)
+    limit = min(MAX_ROW_GROUP_BYTES, limit)
+    values = sum(each.num_values for each in selected)
+    if size > limit or max((each.num_values for each in selected), default=0) > MAX_GROUP_VALUES:
+        reason = f"a row group has {size:,} bytes in {values:,} values, more than memory allows"
         raise UnsuitableFile(f"{reason}; write smaller row groups")
-    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(1, group_bytes)))
+    row_bytes = max(1, size, VALUE_BYTES * values // max(1, group.num_rows))
+    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // row_bytes))
 
 
 class ExpansionBudget:
     """Limits the memory of the rows of a compressed file by the size of the file."""
 
     def __init__(self, file_bytes: int) -> None:
-        self._limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * file_bytes)
-        self._remaining = self._limit
+        self.limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * file_bytes)
+        """Memory in bytes that all rows may need."""
+        self._remaining = self.limit
 
     def spend(self, row: object) -> None:
         """Count a row. Raises UnsuitableFile if all rows together exceed the budget."""
         self._remaining -= _ROW_BYTES + _size(row)
         if self._remaining < 0:
-            raise UnsuitableFile(f"its rows need more than {self._limit:,} bytes of memory")
+            raise self._exceeded(self.limit)
+
+    def require(self, size: int) -> None:
+        """Raise UnsuitableFile if the next rows, which need `size` bytes, exceed the budget."""
+        if size > min(MAX_EXPANDED_BATCH_BYTES, self._remaining):
+            raise self._exceeded(min(MAX_EXPANDED_BATCH_BYTES, self.limit))
+
+    def _exceeded(self, limit: int) -> UnsuitableFile:
+        return UnsuitableFile(f"its rows need more than {limit:,} bytes of memory")
 
 
 def _size(value: object) -> int:
     """Return the approximate size of a value in memory; nesting is that of a parquet schema."""
     if isinstance(value, str | bytes):
-        return len(value)
+        return sys.getsizeof(value)
     if isinstance(value, Mapping):
-        return sum(map(_size, value.values()), _VALUE_BYTES)
-    return sum(map(_size, value), _VALUE_BYTES) if isinstance(value, list) else _VALUE_BYTES
+        return sum(map(_size, value.values()), VALUE_BYTES)
+    return sum(map(_size, value), VALUE_BYTES) if isinstance(value, list) else VALUE_BYTES
 
 
 def _require_regular(status: os.stat_result) -> None:

@@ -20,18 +20,26 @@ MAX_TEXT_FILE_BYTES: Final = 1 << 19
 """Job file or script; configuration with the files that it includes."""
 MAX_MODEL_JSON_BYTES: Final = 16 << 20
 """config.json, generation_config.json, tokenizer_config.json."""
-MAX_INDEX_BYTES: Final = 64 << 20
+MAX_INDEX_BYTES: Final = 32 << 20
 """model.safetensors.index.json, which has one entry per tensor."""
-MAX_TOKENIZER_BYTES: Final = 128 << 20
+MAX_TOKENIZER_BYTES: Final = 64 << 20
 """Any other file of a tokenizer; the largest known ones have 40 MB."""
-MAX_SAFETENSORS_HEADER_BYTES: Final = 100_000_000
-"""Header of a safetensors file; the limit of the format."""
+MAX_SAFETENSORS_HEADER_BYTES: Final = 32 << 20
+"""Header of a safetensors file; a shard with 100,000 tensors has 20 MB."""
+MAX_JSON_MEMORY: Final = 384 << 20
+"""Estimated memory of the values in a JSON text."""
+MAX_JSON_DEPTH: Final = 100
+"""Nesting of a JSON value; functions that call themselves for each level must not fail."""
+MAX_TEXT_LINES: Final = 2_000_000
+"""Lines of a vocabulary or a list of merges."""
 MAX_ROW_BYTES: Final = 16 << 20
 """Row of a data file or corpus, as JSON or in memory."""
 MAX_ROW_GROUP_BYTES: Final = 2 << 30
 """Selected columns of a row group of a parquet file after decompression."""
 MAX_BATCH_BYTES: Final = 256 << 20
 """Rows of a parquet file that are read at a time."""
+MAX_EXPANDED_BATCH_BYTES: Final = 2 * MAX_BATCH_BYTES
+"""The same rows as Python objects."""
 MAX_EXPANSION: Final = 200
 """Bytes of rows in memory per byte of their file."""
 MIN_EXPANDED_BYTES: Final = 128 << 20

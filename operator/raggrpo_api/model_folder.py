@@ -4,16 +4,25 @@ Libraries allocate what config.json specifies, follow links, and wait for pipes.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .foreign_files import UnsuitableFile, open_regular, read_json, require_below
+from .foreign_files import (
+    UnsuitableFile,
+    open_regular,
+    read_json,
+    require_below,
+    require_few_values,
+)
 from .limits import (
     MAX_FOLDER_ENTRIES,
     MAX_INDEX_BYTES,
     MAX_MODEL_JSON_BYTES,
+    MAX_TEXT_FILE_BYTES,
+    MAX_TEXT_LINES,
     MAX_TOKENIZER_BYTES,
 )
 
@@ -27,7 +36,11 @@ _SUBFOLDERS = ("", "additional_chat_templates", "1_Pooling")
 SMALL_FILES = frozenset(
     {CONFIG, GENERATION_CONFIG, "tokenizer_config.json", "special_tokens_map.json"}
 )
-MAX_LAYERS = 10_000
+MAX_LAYERS = 1_000
+MAX_LISTED_TOKENS = 20_000
+"""Tokens in a list of a tokenizer's settings; transformers takes quadratic time for them."""
+MAX_MAPPED_TOKENS = 200_000
+"""Tokens in a mapping of a tokenizer's settings."""
 MAX_SIZE = 1 << 31
 """Maximum width, vocabulary and context length."""
 MAX_NUMBER = 1 << 53
@@ -51,9 +64,13 @@ _SIZES = (
     "n_positions",
 )
 """Fields whose value is null, a nonnegative integer, or a list of them."""
+_LIMITS = {"num_labels": 100_000}
+"""Fields with a lower limit."""
 _TOKENS = {name: -1 for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 """Fields with token ids and their minimum; some models have -1 for no token."""
-_LAYERS = frozenset({"num_hidden_layers", "n_layer", "num_layers"})
+_LAYERS = re.compile(r"(?:^|_)(?:n_)?(?:layers?|depth|blocks)$")
+"""Ends of the names of fields with a number of layers, such as `encoder_layers` and `n_layer`."""
+_PYTORCH_WEIGHTS = re.compile(r"pytorch_model.*\.bin")
 
 
 class UnsafeModel(Exception):
@@ -67,8 +84,34 @@ def require_safe_files(folder: Path) -> None:
             require_below(path, folder)
             with open_regular(path) as file:
                 _require_size(path, os.fstat(file.fileno()).st_size)
+                if path.suffix in TEXT_SUFFIXES:
+                    _require_few_values(path, file.read())
         except OSError as error:
             raise UnsafeModel(f"{path} cannot be read: {error.strerror}") from error
+
+
+def loaded_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that libraries load: settings, vocabularies and weights.
+
+    Raises UnsafeModel.
+    """
+    files = _files(folder)
+    return [each for each in files if each.suffix in TEXT_SUFFIXES] + _weights(folder, files)
+
+
+def is_weight_file(path: Path) -> bool:
+    """Return whether a file of `loaded_files` has weights."""
+    return path.suffix not in TEXT_SUFFIXES
+
+
+def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """Return the files with weights: those in the index, or else those with usual names."""
+    if (folder / INDEX).exists():
+        names = read_model_json(folder / INDEX).get("weight_map")
+        listed = set(names.values()) if isinstance(names, dict) else set()
+        return [path for path in files if path.name in listed]
+    safe = [path for path in files if path.name == "model.safetensors"]
+    return safe or [path for path in files if _PYTORCH_WEIGHTS.fullmatch(path.name)]
 
 
 def require_safe_model(folder: Path) -> None:
@@ -77,7 +120,7 @@ def require_safe_model(folder: Path) -> None:
     A folder without config.json is accepted; its reader reports that.
     """
     require_safe_files(folder)
-    for name in (CONFIG, GENERATION_CONFIG):
+    for name in sorted(SMALL_FILES):
         if (folder / name).exists():
             read_model_json(folder / name)
 
@@ -95,7 +138,7 @@ def read_model_json(path: Path) -> dict[str, Any]:
         raise UnsafeModel(f"{path} is not JSON ({error}): copy the file again") from error
     if not isinstance(value, dict):
         raise UnsafeModel(f"{path} is not a JSON object: copy the file again")
-    problem = next(_problems(value), "") if path.name in (CONFIG, GENERATION_CONFIG) else ""
+    problem = _problem(path.name, value)
     if problem:
         raise UnsafeModel(f"{path}: {problem}: correct the file, or copy it again")
     return value
@@ -113,6 +156,18 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(entries) if not path.name.startswith(".")]
 
 
+def _require_few_values(path: Path, content: bytes) -> None:
+    """Raise UnsuitableFile if a text expands too much when a library parses it."""
+    if path.suffix != ".json":
+        if content.count(b"\n") > MAX_TEXT_LINES:
+            raise UnsuitableFile(f"it has more than {MAX_TEXT_LINES:,} lines")
+        return
+    try:
+        require_few_values(content)
+    except ValueError as error:
+        raise UnsuitableFile(str(error)) from error
+
+
 def _require_size(path: Path, size: int) -> None:
     limit = _limit(path.name)
     if size > limit and path.suffix in TEXT_SUFFIXES:
@@ -122,7 +177,22 @@ def _require_size(path: Path, size: int) -> None:
 def _limit(name: str) -> int:
     if name == INDEX:
         return MAX_INDEX_BYTES
+    if name.endswith(".jinja"):
+        return MAX_TEXT_FILE_BYTES
     return MAX_MODEL_JSON_BYTES if name in SMALL_FILES else MAX_TOKENIZER_BYTES
+
+
+def _problem(name: str, value: Mapping[str, Any]) -> str:
+    """Return the first problem of a file of a model folder, or ""."""
+    if name in (CONFIG, GENERATION_CONFIG):
+        return next(_problems(value), "")
+    if name not in SMALL_FILES:
+        return ""
+    for key, each in value.items():
+        most = MAX_LISTED_TOKENS if isinstance(each, list) else MAX_MAPPED_TOKENS
+        if isinstance(each, list | dict) and len(each) > most:
+            return f"{key[:40]} has {len(each):,} entries, more than {most:,}"
+    return ""
 
 
 def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
@@ -141,13 +211,10 @@ def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
 
 
 def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
-    if name not in _SIZES and name not in _TOKENS:
-        return
-    most = MAX_LAYERS if name in _LAYERS else MAX_SIZE
+    most = MAX_LAYERS if _LAYERS.search(name) else _LIMITS.get(name, MAX_SIZE)
+    is_size = name in _SIZES or name in _TOKENS
     for each in value if isinstance(value, list) else [value]:
-        if each is None:
-            continue
-        if type(each) is not int or each < _TOKENS.get(name, 0):
+        if is_size and each is not None and (type(each) is not int or each < _TOKENS.get(name, 0)):
             yield f"{path} is {each!r:.40} instead of an integer"
-        elif each > most:
+        elif (is_size or most < MAX_SIZE) and isinstance(each, int) and each > most:
             yield f"{path} is {each!r:.40}, more than {most:,}"

@@ -15,11 +15,14 @@ from raggrpo_api.foreign_files import (
     batch_rows,
     limited_lines,
     open_regular,
+    parse_json,
     require_own_file,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
 
 EXAMPLE = '{"id": "7", "contents": "..."}'
+_BLOCK = 2048
+"""Vectors that are in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +61,21 @@ def load_corpus(path: Path) -> list[Passage]:
     return passages
 
 
-def load_vectors(path: Path, count: int) -> np.ndarray:
-    """Read the vectors of `count` passages, float32 [count, D] in corpus order.
+def load_vectors(path: Path, count: int, dimension: int) -> np.ndarray:
+    """Map the vectors of `count` passages, floats [count, dimension] in corpus order.
 
-    Raises CorpusError if the file has another type or length, or contains NaN or infinity.
+    Raises CorpusError if the file has another type or shape, or contains NaN or infinity.
     """
     if path.exists():
         _require_own_file(path)
-    try:  # mapped, because the header of a small file may name any size
-        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    try:
+        vectors = open_vectors(path)
+    except Exception as error:  # numpy parses the header as Python, with errors of any type
         raise CorpusError(
             f"{path}: cannot be read as .npy ({_line(error)}); write the file with numpy.save()"
         ) from error
-    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":
-        kind = (
-            f"{vectors.dtype} {vectors.shape}" if isinstance(vectors, np.ndarray) else "an archive"
-        )
+    if vectors.ndim != 2 or vectors.dtype.kind != "f":
+        kind = f"{vectors.dtype} {vectors.shape}"[:100]
         raise CorpusError(
             f"{path}: expected a float32 array [N, D], found {kind}; save a single array"
         )
@@ -83,11 +84,26 @@ def load_vectors(path: Path, count: int) -> np.ndarray:
             f"{path}: contains {len(vectors)} vectors, but the corpus has {count} passages; "
             "embed the corpus again"
         )
-    if broken := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
+    if vectors.shape[1] != dimension:
         raise CorpusError(
-            f"{path}: row {broken[0] + 1} contains NaN or infinity; embed the corpus again"
+            f"{path}: vectors have dimension {vectors.shape[1]}, but the embedding model "
+            f"has dimension {dimension}; embed the corpus with this model"
         )
-    return np.array(vectors, dtype=np.float32)
+    for start in range(0, count, _BLOCK):
+        block = vectors[start : start + _BLOCK]
+        if broken := np.flatnonzero(~np.isfinite(block).all(axis=1)).tolist():
+            row = start + broken[0] + 1
+            raise CorpusError(f"{path}: row {row} contains NaN or infinity; embed the corpus again")
+    return vectors
+
+
+def open_vectors(path: Path) -> np.ndarray:
+    """Map a .npy file: the header of a small file may name any size. Raises any exception.
+
+    Unlike numpy.load, this reads neither archives nor pickles.
+    """
+    vectors: np.ndarray = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+    return vectors
 
 
 def _require_own_file(path: Path) -> None:
@@ -116,7 +132,7 @@ def _lines(path: Path) -> Iterator[Record]:
             if not line.strip():
                 continue
             try:
-                yield f"line {number}", json.loads(line)
+                yield f"line {number}", parse_json(line)
             except json.JSONDecodeError as error:
                 raise CorpusError(
                     f"{path}, line {number}: invalid JSON at column {error.colno} ({error.msg}); "
@@ -140,6 +156,8 @@ def _parquet_records(path: Path) -> Iterator[Record]:
         raise CorpusError(
             f"{path}: cannot be read as Parquet ({_line(error)}); write the file again"
         ) from error
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}: not valid UTF-8; save the texts in UTF-8") from error
 
 
 def _rows(path: Path) -> Iterator[Record]:
@@ -148,19 +166,35 @@ def _rows(path: Path) -> Iterator[Record]:
         columns = [name for name in known if name in file.schema_arrow.names]
         budget = ExpansionBudget(path.stat().st_size)
         row = 0
-        for batch in _batches(file, columns):
+        _require_types(path, file.schema_arrow, columns)
+        for batch in _batches(file, columns, budget):
             for record in batch.to_pylist():
                 row += 1
                 budget.spend(record)
                 yield f"row {row}", record
 
 
-def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _require_types(path: Path, schema: pa.Schema, columns: list[str]) -> None:
+    """Raise CorpusError unless the columns have strings, or integers as ids."""
+    for field in map(schema.field, columns):
+        is_id = field.name == "id" and pa.types.is_integer(field.type)
+        if not (is_id or pa.types.is_null(field.type) or _is_text(field.type)):
+            problem = f"column {field.name!r} has type {str(field.type)[:80]}"
+            raise CorpusError(f"{path}: {problem}; write it as strings")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(check(kind) for check in checks)
+
+
+def _batches(
+    file: pq.ParquetFile, columns: list[str], budget: ExpansionBudget
+) -> Iterator[pa.RecordBatch]:
     for number in range(file.num_row_groups):
-        group = file.metadata.row_group(number)
-        stored = [group.column(each) for each in range(group.num_columns)]
-        size = sum(c.total_uncompressed_size for c in stored if c.path_in_schema in columns)
-        yield from file.iter_batches(batch_rows(size), row_groups=[number], columns=columns)
+        size = batch_rows(file.metadata.row_group(number), columns, budget.limit)
+        yield from file.iter_batches(size, row_groups=[number], columns=columns)
 
 
 def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:
@@ -197,7 +231,12 @@ def _passage(record: object) -> Passage:
     title = record.get("title")
     if title is not None and not isinstance(title, str):
         raise ValueError('"title" is not a string; write it as a string, or remove it')
-    return Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
+    passage = Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
+    try:
+        f"{passage.id}{passage.contents}".encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("contains a lone surrogate (\\ud…); write the text as UTF-8") from error
+    return passage
 
 
 def _line(error: Exception) -> str:

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from raggrpo_api.model_folder import UnsafeModel, require_safe_model
+from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_safe_model
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
@@ -20,6 +19,8 @@ transformers_logging.disable_progress_bar()  # progress bars are unreadable in l
 
 MAX_BATCH_TOKENS = 4096
 """Maximum size of a forward pass: number of texts × tokens of the longest text."""
+MAX_TOKEN_CHARACTERS = 64
+"""Characters of a text that are tokenized, per token that is embedded; 4 is usual."""
 TRIAL_WORD = "a "
 """Word that is repeated maxTokens times to make a text of maximum length for a trial."""
 
@@ -42,7 +43,7 @@ class Embedder:
         self._pad: int = 0 if pad is None else pad
         try:
             trial = self._embed([TRIAL_WORD * self._max_tokens])
-        except (RuntimeError, IndexError, ValueError) as error:
+        except Exception as error:  # models that do not fit their settings raise any type
             raise CorpusError(
                 f"{spec.path}: cannot embed {self._max_tokens} tokens ({_line(error)}); "
                 "lower embedding.maxTokens to the model's context length"
@@ -68,10 +69,7 @@ class Embedder:
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         if not texts:
             return np.empty((0, self.dimension), np.float32)
-        rows: list[list[int]] = self._tokenizer(
-            list(texts), truncation=True, max_length=self._max_tokens, verbose=False
-        )["input_ids"]
-        rows = [row or [self._pad] for row in rows]
+        rows = [self._tokens(text) or [self._pad] for text in texts]
         # Sorted by length to minimize padding.
         order = sorted(range(len(rows)), key=lambda i: (len(rows[i]), i))
         vectors: np.ndarray | None = None
@@ -90,6 +88,14 @@ class Embedder:
             start = end
         assert vectors is not None
         return vectors
+
+    def _tokens(self, text: str) -> list[int]:
+        """Return the first `max_tokens` tokens; the tokenizer needs memory for the whole text."""
+        start = text[: self._max_tokens * MAX_TOKEN_CHARACTERS]
+        ids: list[int] = self._tokenizer(
+            start, truncation=True, max_length=self._max_tokens, verbose=False
+        )["input_ids"]
+        return ids
 
     def _forward(self, rows: Sequence[list[int]]) -> np.ndarray:
         longest = max(map(len, rows))
@@ -133,11 +139,16 @@ def _load(path: Path) -> tuple[Any, Any]:
                 f"{path}: encoder-decoder models are not supported; use an "
                 "encoder-only or decoder-only model"
             )
+        _require_weights(path, config)
         model, loaded = AutoModel.from_pretrained(
             path, config=config, dtype=torch.float32, output_loading_info=True, **local
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **local)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except CorpusError:
+        raise
+    except BaseException as error:  # transformers raises any type; a panic is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
         raise CorpusError(
             f"{path}: cannot load the embedding model ({_line(error)}); use a folder written "
             "by save_pretrained(), with a tokenizer"
@@ -152,5 +163,20 @@ def _load(path: Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def _line(error: Exception) -> str:
+def _require_weights(path: Path, config: Any) -> None:
+    """Raise CorpusError if config.json specifies more parameters than the files can contain.
+
+    transformers would initialize them. A parameter has at least one byte.
+    """
+    with torch.device("meta"):
+        parameters = AutoModel.from_config(config, trust_remote_code=False).num_parameters()
+    stored = sum(file.stat().st_size for file in loaded_files(path) if is_weight_file(file))
+    if parameters > stored:
+        raise CorpusError(
+            f"{path}: config.json specifies {parameters:,} parameters, but the weights have "
+            f"{stored:,} bytes; copy the folder again"
+        )
+
+
+def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from raggrpo_api.foreign_files import open_regular, require_own_file
+from raggrpo_api.model_folder import loaded_files
 from raggrpo_api.spec.retrieval import ManagedRetriever
 
 from .build_cache import get_or_build, write_atomically
-from .corpus import CorpusError, Passage, load_vectors
+from .corpus import CorpusError, Passage, load_vectors, open_vectors
 from .embedding import Embedder
 from .vectors import VectorIndex
 
@@ -33,7 +34,7 @@ def load_or_build_vectors(
     def build(folder: Path, partial: Path) -> None:
         blocks: Iterable[np.ndarray]
         if spec.vectors:
-            vectors = _specified_vectors(Path(spec.vectors), len(passages), embedder)
+            vectors = load_vectors(Path(spec.vectors), len(passages), embedder.dimension)
             raw_blocks = (vectors[i : i + BLOCK_PASSAGES] for i in _starts(passages))
             blocks = (embedder.normalized(block) for block in raw_blocks)
         else:
@@ -63,7 +64,7 @@ def index_key(spec: ManagedRetriever, *, exact: bool) -> str:
     """
     assert spec.embedding is not None
     model = Path(spec.embedding.path)
-    files = sorted(file for file in model.rglob("*") if file.is_file())
+    files = sorted(loaded_files(model))
     inputs = {
         "form": FORMAT_VERSION,
         "exact": exact,
@@ -73,16 +74,6 @@ def index_key(spec: ManagedRetriever, *, exact: bool) -> str:
         "model": [[str(file.relative_to(model)), _digest(file)] for file in files],
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _specified_vectors(path: Path, count: int, embedder: Embedder) -> np.ndarray:
-    vectors = load_vectors(path, count)
-    if vectors.shape[1] != embedder.dimension:
-        raise CorpusError(
-            f"{path}: vectors have dimension {vectors.shape[1]}, but the embedding model "
-            f"has dimension {embedder.dimension}; embed the corpus with this model"
-        )
-    return vectors
 
 
 def _embedded_blocks(
@@ -109,8 +100,8 @@ def _saved_block(file: Path, shape: tuple[int, int]) -> np.ndarray | None:
     """Return a block saved by an interrupted build, or None if it is missing or invalid."""
     try:
         require_own_file(file)
-        vectors: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        vectors = open_vectors(file)
+    except Exception:  # numpy parses the header as Python, with errors of any type
         return None
     return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None
 

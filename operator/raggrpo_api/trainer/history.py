@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
-from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
+from raggrpo_api.foreign_files import json_memory, limited_lines, open_regular, require_own_file
 from raggrpo_api.limits import MAX_HISTORY_BYTES, MAX_RECORD_BYTES
 
 from .history_values import Record as Record
 from .history_values import parse_record, usable_values
 
 MAX_SHOWN_NAMES = 3
+MEMORY_PER_BYTE = 4
+"""Memory of the values of a usual history, per byte of its files."""
 _NAME = re.compile(r"metrics\.e([0-9]{1,15})\.jsonl")
 
 
@@ -69,9 +71,10 @@ def read_records(log_dir: Path) -> History:
     remaining = MAX_HISTORY_BYTES
     for epoch, path in sorted(_files(log_dir)):
         for number, line in enumerate(_lines(path, history), 1):
-            remaining -= len(line)
+            remaining -= max(len(line), json_memory(line) // MEMORY_PER_BYTE)
             if remaining < 0:
-                history.add_problem(f"it has more than {MAX_HISTORY_BYTES:,} bytes")
+                limit = f"{MAX_HISTORY_BYTES:,} bytes or too many values"
+                history.add_problem(f"{path.name}: the history has more than {limit}")
                 break
             record = _record(line, epoch, f"{path.name}, line {number}", history)
             if "event" in record:

@@ -37,7 +37,7 @@ def vectors(path: Path) -> str:
     from raggrpo_retriever.corpus import CorpusError, load_vectors
 
     try:
-        return f"shape {load_vectors(path, 2).shape}"
+        return f"shape {load_vectors(path, 2, 3).shape}"
     except CorpusError as error:
         return f"rejected: {error}"
 
@@ -49,6 +49,19 @@ def model(path: Path) -> str:
 
     finding = check_model(path).finding
     return f"{'rejected' if finding.state is CheckState.FAILED else 'accepted'}: {finding.evidence}"
+
+
+def embedding(path: Path) -> str:
+    """Embed a text with the model in a folder."""
+    from raggrpo_api.spec.retrieval import EmbeddingModel
+    from raggrpo_retriever.corpus import CorpusError
+    from raggrpo_retriever.embedding import Embedder
+
+    try:
+        model = Embedder(EmbeddingModel.model_validate({"path": str(path), "maxTokens": 16}))
+        return f"vectors {model.passages(['a' * 15_000_000, 'b']).shape}"
+    except CorpusError as error:
+        return f"rejected: {error}"
 
 
 def history(path: Path) -> str:
@@ -81,7 +94,7 @@ def imported(path: Path) -> str:
 
 
 CHECKS: dict[str, Callable[[Path], str]] = {
-    each.__name__: each for each in (data, corpus, vectors, model, history, imported)
+    each.__name__: each for each in (data, corpus, vectors, model, embedding, history, imported)
 }
 
 

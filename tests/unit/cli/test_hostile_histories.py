@@ -136,6 +136,9 @@ COUNTED: dict[str, Make] = {
     "not JSON": history("{", "[", "nothing"),
     "not objects": history("[]", "1", "null", '"x"'),
     "deep nesting": history("[" * 100_000),
+    "events of many values": history(
+        *['{"event": "a", "step": 1, "x": [' + "{}," * 300_000 + "{}]}"] * 50
+    ),
     "not UTF-8": lambda folder: history_file(log_dir_of(folder), 2).write_bytes(b'{"a": "\xff"}\n'),
     "NUL bytes": lambda folder: history_file(log_dir_of(folder), 2).write_bytes(b"\0" * 99 + b"\n"),
     "line of 5 GB": large_line,

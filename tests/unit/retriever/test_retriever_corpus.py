@@ -92,11 +92,11 @@ def test_parquet_without_columns_names_row_and_field(tmp_path: Path) -> None:
         load_corpus(path)
 
 
-def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
+def test_vectors_are_mapped_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, np.array([[1.0, 2.0], [3.0, 4.0]]))
-    vectors = load_vectors(path, count=2)
-    assert vectors.dtype == np.float32
+    vectors = load_vectors(path, 2, 2)
+    assert isinstance(vectors, np.memmap)
     assert vectors.tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
@@ -106,14 +106,14 @@ def test_vectors_are_read_as_float32(tmp_path: Path) -> None:
         (np.zeros((3, 2), np.float32), "contains 3 vectors, but the corpus has 2 passages; embed"),
         (np.zeros(2, np.float32), r"expected a float32 array \[N, D\], found float32 \(2,\)"),
         (np.zeros((2, 2), np.int64), r"expected a float32 array \[N, D\], found int64"),
-        (np.array([[0.0, 1.0], [0.0, np.nan]]), "row 2 contains NaN or infinity"),
+        (np.array([[0, 1, 2], [0, 1, np.nan]]), "row 2 contains NaN or infinity"),
     ],
 )
 def test_mismatched_vectors_are_rejected(tmp_path: Path, array: np.ndarray, expected: str) -> None:
     path = tmp_path / "vectors.npy"
     np.save(path, array)
     with pytest.raises(CorpusError, match=expected):
-        load_vectors(path, count=2)
+        load_vectors(path, 2, 3)
 
 
 def test_vector_file_in_format_other_than_npy_is_rejected(tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_vector_file_in_format_other_than_npy_is_rejected(tmp_path: Path) -> Non
     with pytest.raises(
         CorpusError, match=r"cannot be read as \.npy .*; write the file with numpy\.save"
     ):
-        load_vectors(path, count=1)
+        load_vectors(path, 1, 3)

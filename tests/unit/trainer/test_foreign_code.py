@@ -71,7 +71,7 @@ def test_pickled_vectors_are_not_unpickled(tmp_path: Path) -> None:
     np.save(file, np.array([Planted(tmp_path / "planted")], dtype=object), allow_pickle=True)
 
     with pytest.raises(CorpusError):
-        load_vectors(file, 1)
+        load_vectors(file, 1, 1)
     assert not (tmp_path / "planted").exists()
 
 

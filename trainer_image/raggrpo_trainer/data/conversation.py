@@ -5,11 +5,11 @@ A conversation is a list of `{role, content}`, as in verl's parquet and TRL's JS
 a conversation of one user message.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from raggrpo_api.foreign_files import parse_json
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -109,8 +109,8 @@ def parse_messages(text: str) -> object:
     if not has_message_keys(text):
         return text
     try:
-        value = json.loads(text.strip(INVISIBLE))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text.strip(INVISIBLE))
+    except ValueError as error:
         raise InvalidValue(
             f"looks like a list of messages but is not JSON ({error})",
             "store it as a list of {role, content}, or as valid JSON; if it is the question, put "
@@ -129,7 +129,7 @@ def read_tools(value: object) -> tuple[Any, ...]:
         if not value.strip():
             return ()
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError as error:
             raise InvalidValue(f"is not JSON ({error})", "use a JSON list of functions") from error
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
@@ -202,7 +202,7 @@ def _message(item: object, number: int) -> dict[str, Any]:
 
 def _from_share_gpt(item: Mapping[str, Any], number: int) -> dict[str, Any]:
     sender = item["from"]
-    if sender not in SHARE_GPT_ROLES:
+    if not isinstance(sender, str) or sender not in SHARE_GPT_ROLES:
         known = ", ".join(SHARE_GPT_ROLES)
         raise InvalidValue(f"is from {_shown(sender)} in message {number}", f"use one of {known}")
     others = {key: value for key, value in item.items() if key != "from"}

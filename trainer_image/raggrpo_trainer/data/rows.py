@@ -14,17 +14,19 @@ from raggrpo_api.foreign_files import (
     MAX_BATCH_ROWS,
     DuplicateKey,
     ExpansionBudget,
+    NestedTooDeeply,
     UnsuitableFile,
     batch_rows,
     limited_lines,
     open_regular,
+    parse_json,
     require_own_file,
-    unique_keys,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
+from .arrow_memory import batch_memory, repeated_texts
 from .columns import candidate_columns
 from .file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer, likely_encoding, wide_encoding
 from .media import MEDIA_REMEDY, first_media, media_columns, media_problem
@@ -75,13 +77,14 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     candidates = {name for each in paths or () for name in candidate_columns(each)}
     number = 0
     try:
-        with pq.ParquetFile(path) as file:
+        texts = repeated_texts(pq.read_metadata(path).schema)
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
             names = file.schema_arrow.names
             present = [name for name in names if paths is None or name in candidates]
             _reject_duplicates(path, present)
             _reject_media(path, file)
             budget = ExpansionBudget(path.stat().st_size)
-            for batch in _batches(file, present):
+            for batch in _batches(file, present, budget):
                 for values in _dicts(batch, f"{path}, after row {number}"):
                     number += 1
                     budget.spend(values)
@@ -97,24 +100,17 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
 
 
 def _batches(
-    file: pq.ParquetFile, columns: Sequence[str], most: int = MAX_BATCH_ROWS
+    file: pq.ParquetFile,
+    columns: Sequence[str],
+    budget: ExpansionBudget,
+    most: int = MAX_BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some columns, at most `most` at a time. Raises UnsuitableFile."""
     for number in range(file.num_row_groups):
-        rows = batch_rows(_group_bytes(file.metadata.row_group(number), columns))
-        size = min(most, rows)
-        yield from file.iter_batches(size, row_groups=[number], columns=list(columns))
-
-
-def _group_bytes(group: pq.RowGroupMetaData, columns: Sequence[str]) -> int:
-    """Return the uncompressed size of some columns, including nested ones."""
-    stored = [group.column(number) for number in range(group.num_columns)]
-    prefixes = tuple(f"{name}." for name in columns)
-    return sum(
-        each.total_uncompressed_size
-        for each in stored
-        if f"{each.path_in_schema}.".startswith(prefixes)
-    )
+        size = min(most, batch_rows(file.metadata.row_group(number), columns, budget.limit))
+        for batch in file.iter_batches(size, row_groups=[number], columns=list(columns)):
+            budget.require(batch_memory(batch))
+            yield batch
 
 
 def _dicts(batch: pa.RecordBatch, place: str) -> list[dict[str, Any]]:
@@ -139,7 +135,8 @@ def _reject_media(path: Path, file: pq.ParquetFile) -> None:
         return
     _reject_duplicates(path, columns)
     number = 0
-    for batch in _batches(file, columns, _MEDIA_BATCH):
+    budget = ExpansionBudget(path.stat().st_size)
+    for batch in _batches(file, columns, budget, _MEDIA_BATCH):
         for values in batch.to_pylist(maps_as_pydicts="lossy"):
             number += 1
             if name := first_media(values):
@@ -183,7 +180,7 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
             "expected one object per line: convert it, for example with `jq -c '.[]'`",
         )
     try:
-        values = json.loads(text, object_pairs_hook=unique_keys)
+        values = parse_json(text)
         if _SURROGATE_ESCAPE in line.lower():
             json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -191,10 +188,10 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
         raise data_error(place, problem, "write the text as UTF-8, or drop the row") from error
     except DuplicateKey as error:
         raise data_error(place, f"duplicate column: {error}", "rename or remove one") from error
+    except NestedTooDeeply as error:
+        raise data_error(place, "nested too deeply", "flatten the object") from error
     except ValueError as error:
         raise data_error(place, f"not JSON ({error})", "write one object per line") from error
-    except RecursionError as error:
-        raise data_error(place, "nested too deeply", "flatten the object") from error
     if not isinstance(values, dict):
         raise data_error(place, "not a JSON object", "write one object per line")
     return values

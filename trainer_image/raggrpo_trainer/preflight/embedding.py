@@ -19,7 +19,7 @@ from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
-from raggrpo_trainer.data.tokenizer import load_tokenizer
+from raggrpo_trainer.data.tokenizer_process import load_own_tokenizer
 
 from .finding import Finding, finding_for, not_evaluated
 from .model import tokenizer_problem
@@ -34,6 +34,7 @@ POOLING_FLAGS = {
 }
 MODULES_FILE = "modules.json"
 KNOWN_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
+MAX_DIMENSION = 200_000
 _BLOCK = 2**20
 
 
@@ -120,7 +121,7 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
     except Unreadable as error:
         yield f"{place}.path: {error}"
     try:
-        load_tokenizer(embedding.path)
+        load_own_tokenizer(path)
     except Exception as error:  # tokenizers raise exceptions of any type
         yield f"{place}.path: {tokenizer_problem(path, error)}"
     try:
@@ -165,10 +166,12 @@ def _model_size(embedding: EmbeddingModel) -> tuple[int, int]:
     """Return the model's number of parameters and its dimension. Raises Unreadable."""
     path = Path(embedding.path)
     config = read_json(path / "config.json")
-    config = config.get("text_config", config)
+    text_config = config.get("text_config")
+    config = text_config if isinstance(text_config, dict) else config
     size = next((config[key] for key in ("hidden_size", "d_model", "dim") if key in config), None)
-    if not isinstance(size, int):
-        raise Unreadable(f"{path}/config.json has no hidden_size: use a text model")
+    if type(size) is not int or not 0 < size <= MAX_DIMENSION:
+        limit = f"up to {MAX_DIMENSION:,}"
+        raise Unreadable(f"{path}/config.json has no hidden_size {limit}: use a text model")
     return count_parameters(weight_shapes(path)), size
 
 
@@ -180,8 +183,8 @@ def _vector_problems(file: Path, place: str, dimension: int) -> Iterator[str]:
         if is_lfs_pointer(file):
             yield f"{place}.vectors: {file} {LFS_POINTER}; {LFS_REMEDY}"
             return
-        shape = np.load(file, mmap_mode="r", allow_pickle=False).shape
-    except (OSError, ValueError, EOFError) as error:
+        shape = np.lib.format.open_memmap(file, mode="r").shape  # type: ignore[no-untyped-call]
+    except Exception as error:  # numpy parses the header as Python, with errors of any type
         yield f"{place}.vectors: {file} is not a .npy file ({error}): write it with numpy.save"
         return
     if len(shape) != 2 or shape[1] != dimension:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from raggrpo_api.model_folder import UnsafeModel, require_safe_files
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
-from raggrpo_trainer.data.tokenizer import Tokenizer, load_tokenizer
+from raggrpo_trainer.data.tokenizer import Tokenizer
+from raggrpo_trainer.data.tokenizer_process import load_own_tokenizer
 
 from .finding import Finding, finding_for
 from .weights import (
@@ -82,7 +85,7 @@ def check_model(path: Path) -> ModelCheck:
             problems += _weight_problems(path, config, shapes)
     tokenizer = None
     try:
-        tokenizer = load_tokenizer(str(path))
+        tokenizer = load_own_tokenizer(path)
     except UnsafeModel as error:  # reported already if it is about config.json
         problems += [str(error)] if str(error) not in problems else []
     except Exception as error:  # tokenizers raise exceptions of any type
@@ -157,7 +160,7 @@ def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
 
     heads = number("num_attention_heads", "n_head")
     hidden = number("hidden_size", "n_embd")
-    return Facts(
+    values = dict(
         layers=number("num_hidden_layers", "n_layer"),
         hidden_size=hidden,
         heads=heads,
@@ -167,6 +170,11 @@ def _facts(path: Path, whole: Mapping[str, Any]) -> Facts:
         vocabulary=number("vocab_size"),
         context_length=number("max_position_embeddings", "n_positions"),
     )
+    try:
+        return Facts.model_validate(values)
+    except ValidationError as error:
+        [name, *_] = error.errors()[0]["loc"]
+        raise Unreadable(f"{path}: {name} {values[str(name)]:,} is out of range") from error
 
 
 def _mlp_size(config: Mapping[str, Any], hidden: int) -> int:

@@ -14,7 +14,7 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 
 from .data import DataCheck, check_data
-from .embedding import check_embeddings, corpus_facts
+from .embedding import EmbeddingCheck, check_embeddings, corpus_facts
 from .family import FamilyCheck, check_family
 from .finding import Finding, finding_for, not_evaluated
 from .model import ModelCheck, check_model
@@ -100,7 +100,10 @@ def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, 
         lambda: check_lengths(config, data.train, data.validation, model.tokenizer),
         lambda error: _unexpected(CheckId.SAMPLE_LENGTHS, error),
     )
-    embeddings = check_embeddings(config)
+    embeddings = _guarded(
+        lambda: check_embeddings(config),
+        lambda error: EmbeddingCheck(_unexpected(CheckId.EMBEDDING_READABLE, error), 0, 0, 0),
+    )
     facts = model.facts.model_copy(
         update={
             "row_layout": family.row_layout,

@@ -1,6 +1,7 @@
 """Read the safetensors headers of a model folder. Must not read tensors."""
 
 import math
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,9 @@ MAX_LISTED_FILES = 3
 MAX_SHARDS = 10_000
 MAX_UNITS = 1 << 40
 """Maximum size of one dimension of a tensor."""
+MAX_DIMENSIONS = 8
+MAX_NAME_BYTES = 255
+"""Maximum length of a file name on Linux."""
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 """Ends of the names of input embeddings."""
@@ -93,7 +97,7 @@ def _weight_files(path: Path) -> list[Path]:
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
             raise Unreadable(f"{index} has no valid weight_map: copy the file again")
-        if outside := [name for name in names.values() if Path(name).name != name]:
+        if outside := [name for name in names.values() if not _is_file_name(name)]:
             raise Unreadable(f"{index}: {outside[0]!r:.80} is not the name of a file in its folder")
         return _existing(sorted({path / name for name in names.values()}), index.name)
     files = sorted(path.glob("*.safetensors"))
@@ -102,12 +106,19 @@ def _weight_files(path: Path) -> list[Path]:
     return _existing(_all_shards(files), "another shard's name")
 
 
+def _is_file_name(name: str) -> bool:
+    try:
+        return Path(name).name == name and len(name.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 def _existing(files: list[Path], source: str) -> list[Path]:
     """Return the files. Raises Unreadable if some do not exist, although `source` names them."""
-    missing = [file for file in files if not file.exists()]
+    missing = [file for file in files if not os.path.exists(file)]  # also of too long names
     if not missing:
         return files
-    names = ", ".join(file.name for file in missing[:MAX_LISTED_FILES])
+    names = ", ".join(file.name[:100] for file in missing[:MAX_LISTED_FILES])
     others = f" and {len(missing) - MAX_LISTED_FILES} more" if missing[MAX_LISTED_FILES:] else ""
     raise Unreadable(
         f"{missing[0].parent} lacks {names}{others}, of {len(files)} files that {source} requires: "
@@ -138,7 +149,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
             raw = file.read(min(size, MAX_SAFETENSORS_HEADER_BYTES))
         header = parse_json(raw)
         header.pop("__metadata__", None)
-        tensors = {name: _sizes(tensor["shape"]) for name, tensor in header.items()}
+        tensors = {name: _shape(tensor) for name, tensor in header.items()}
         end = max((_sizes(tensor["data_offsets"])[1] for tensor in header.values()), default=0)
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
@@ -149,6 +160,15 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     if actual != expected:
         raise Unreadable(f"{path} has {actual} bytes instead of {expected}: copy the file again")
     yield from tensors.items()
+
+
+def _shape(tensor: Any) -> list[int]:
+    """Return the shape of a tensor whose elements have at least 4 bits. Raises as `_sizes`."""
+    shape = _sizes(tensor["shape"])
+    start, end = _sizes(tensor["data_offsets"])
+    if len(shape) > MAX_DIMENSIONS or math.prod(shape) > 2 * (end - start):
+        raise ValueError("the shape does not fit the offsets")
+    return shape
 
 
 def _sizes(value: Any) -> list[int]:

@@ -31,6 +31,45 @@ def repeated(value: str, rows: int) -> Make:
     return make
 
 
+NAMES = ("prompt", "answer", "id", "text")
+
+
+def lists(value: str, length: int) -> Make:
+    """Return a function that writes one row with a list that repeats a value."""
+
+    def make(path: Path) -> None:
+        values = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(length, np.int32)), pa.array([value])
+        )
+        column = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), values)
+        table = pa.table([pa.array(["a"]), column, column, column], names=NAMES)
+        pq.write_table(table, path, compression="zstd")
+
+    return make
+
+
+def in_struct(path: Path) -> None:
+    """Write rows whose texts, 2 MB each, are fields of structures."""
+    values = pa.DictionaryArray.from_arrays(
+        pa.array(np.zeros(1000, np.int32)), pa.array(["x" * 2_000_000])
+    )
+    column = pa.StructArray.from_arrays([values], names=["a"])
+    pq.write_table(pa.table([column, column, pa.array(range(1000)), column], names=NAMES), path)
+
+
+def large_value(path: Path) -> None:
+    """Write a value of 500 MB that is compressed to few kilobytes."""
+    value = pa.array(["x" * 500_000_000])
+    table = pa.table([value] * len(NAMES), names=NAMES)
+    pq.write_table(table, path, compression="zstd", use_dictionary=False)
+
+
+def not_utf8(path: Path) -> None:
+    buffers = [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+    value = pa.Array.from_buffers(pa.string(), 1, buffers)
+    pq.write_table(pa.table([value] * len(NAMES), names=NAMES), path)
+
+
 def nested(depth: int) -> Make:
     return lambda path: path.write_text('{"prompt": ' + "[" * depth + "]" * depth + "}\n")
 
@@ -38,6 +77,17 @@ def nested(depth: int) -> Make:
 JSONL: dict[str, Make] = {
     "line of 5 GB": large_line,
     "deep nesting": nested(100_000),
+    "nesting of 600": nested(600),
+    "nesting of 150": nested(150),
+    "nested value of another column": lambda path: path.write_text(
+        '{"prompt": "a", "answer": "b", "x": ' + "[" * 600 + "]" * 600 + ', "id": 1}\n'
+    ),
+    "sender that is a list": lambda path: path.write_text(
+        '{"prompt": [{"from": ["x"], "value": "a"}], "id": 1}\n'
+    ),
+    "lone surrogate in a text": lambda path: path.write_text(
+        '{"prompt": "\\udc80", "id": "1", "text": "\\udc80"}\n'
+    ),
     "many small objects": lambda path: path.write_text(
         '{"prompt": [' + ",".join(["{}"] * 4_000_000) + "]}\n"
     ),
@@ -55,6 +105,12 @@ JSONL: dict[str, Make] = {
 PARQUET: dict[str, Make] = {
     "long value, often": repeated("x" * 10_000_000, 100_000),
     "short value, very often": repeated("x", 100_000_000),
+    "list of 40 million texts": lists("ab", 40_000_000),
+    "list of 12 million texts": lists("ab", 12_000_000),
+    "list that repeats a long text": lists("x" * 50_000, 30_000),
+    "texts in structures": in_struct,
+    "value of 500 MB": large_value,
+    "not UTF-8": not_utf8,
     "random bytes": lambda path: path.write_bytes(b"PAR1" + os.urandom(1000) + b"PAR1"),
     "large footer": lambda path: path.write_bytes(b"PAR1" + b"\xff\xff\xff\x7fPAR1"),
     "empty": lambda path: path.write_bytes(b""),
@@ -114,20 +170,47 @@ def test_hostile_file_is_rejected_within_limits(checked: dict[str, str], name: s
     assert REASONS.get(name, "") in checked[name]
 
 
-@pytest.mark.parametrize("name", [*SPECIAL_FILES, "header of a terabyte", "pickle", "archive"])
+def npy(header: str, size: int = 64) -> Make:
+    """Return a function that writes a header and a sparse file of this size."""
+
+    def make(path: Path) -> None:
+        text = header.ljust(117) + "\n"
+        raw = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+        path.write_bytes(raw)
+        os.truncate(path, len(raw) + size)
+
+    return make
+
+
+def shape(text: str, kind: str = "<f4") -> str:
+    return f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {text}, }}"
+
+
+def archive(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, a=np.zeros(10_000_000))
+
+
+VECTORS: dict[str, Make] = {
+    **SPECIAL_FILES,
+    "pickle": lambda path: np.save(path, np.array([{"a": 1}], object), allow_pickle=True),
+    "archive": archive,
+    "damaged archive": lambda path: path.write_bytes(b"PK\x03\x04" + bytes(200)),
+    "header of a terabyte": npy(shape("(2, 250000000000)")),
+    "large dimension": npy(shape("(2, 120000000)", "<f2"), 480_000_000),
+    "truth values": npy(shape("(True, True)")),
+    "negative": npy(shape("(2, -3)")),
+    "unclosed header": npy("{'descr': ('<f4'"),
+    "unhashable key": npy("{[]: 1}"),
+    "many operators": npy("-" * 9000 + "1"),
+    "header of 4 GB": lambda path: path.write_bytes(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{"),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
 def test_hostile_vectors_are_rejected_within_limits(tmp_path: Path, name: str) -> None:
     path = tmp_path / "vectors.npy"
-    if name in SPECIAL_FILES:
-        SPECIAL_FILES[name](path)
-    elif name == "pickle":
-        np.save(path, np.array([{"a": 1}], object), allow_pickle=True)
-    elif name == "archive":
-        with path.open("wb") as file:
-            np.savez_compressed(file, a=np.zeros(10_000_000))
-    else:
-        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 250000000000), }"
-        text = header.ljust(117) + "\n"
-        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode())
+    VECTORS[name](path)
 
     [outcome] = outcomes("vectors", [path]).values()
 

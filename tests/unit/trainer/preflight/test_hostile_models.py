@@ -13,11 +13,14 @@ from support.hostile.special_files import SECRET, SPECIAL_FILES
 
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "model.safetensors.index.json"
 TOKENIZER, WEIGHTS = "tokenizer_config.json", "a.safetensors"
+VOCABULARY = "tokenizer.json"
+LISTS = "[" + "[]," * 10_500_000 + "[]]"
+"""A text of 31 MB whose values have 670 MB."""
 
 
-def changed(**values: Any) -> Make:
+def changed(file: str = CONFIG, **values: Any) -> Make:
     def change(folder: Path) -> None:
-        path = folder / CONFIG
+        path = folder / file
         path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
     return change
@@ -57,6 +60,22 @@ def special(name: str, make: Make) -> Make:
         make(folder / name)
 
     return replace
+
+
+def single(description: str, name: str = "model.safetensors") -> Make:
+    """Return a function that leaves one file of weights, with one tensor and no index."""
+
+    def make(folder: Path) -> None:
+        for each in folder.glob("*.safetensors*"):
+            each.unlink()
+        (folder / name).write_bytes(header(f'{{"a": {description}}}'))
+
+    return make
+
+
+def charsmap(text: str) -> Make:
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": text}
+    return changed(VOCABULARY, normalizer=normalizer)
 
 
 CASES: dict[str, Make] = {
@@ -106,6 +125,38 @@ CASES: dict[str, Make] = {
     "weights: array": written(WEIGHTS, header("[1]")),
     "weights: deep": written(WEIGHTS, header("[" * 100_000)),
     "weights: duplicate tensor": written(WEIGHTS, header('{"a": {}, "a": {}}')),
+    "weights: many dimensions": single(
+        '{"shape": [' + ",".join([str(2**40)] * 100_000) + '], "data_offsets": [0, 0]}'
+    ),
+    "weights: 400 dimensions": single(
+        '{"shape": [' + ",".join([str(2**40)] * 400) + '], "data_offsets": [0, 0]}'
+    ),
+    "weights: shape larger than the data": single(
+        '{"shape": [1099511627776], "data_offsets": [0, 0]}'
+    ),
+    "weights: empty lists": single(f'{{"shape": [], "data_offsets": [0, 0], "x": {LISTS}}}'),
+    "index: empty lists": written(INDEX, f'{{"weight_map": {{}}, "x": {LISTS}}}'),
+    "index: name of 300 characters": written(
+        INDEX, json.dumps({"weight_map": {"a": "x" * 300}})
+    ),
+    "index: lone surrogate": written(INDEX, '{"weight_map": {"a": "\\ud800"}}'),
+    "index: NUL": written(INDEX, '{"weight_map": {"a": "a\\u0000b"}}'),
+    "weights: long names of shards": single(
+        '{"shape": [0], "data_offsets": [0, 0]}', "x" * 230 + "-1-of-1000.safetensors"
+    ),
+    "1,001 layers": changed(num_hidden_layers=1_001),
+    "1,001 layers of an encoder": changed(encoder_layers=1_001),
+    "a billion labels": changed(num_labels=10**9),
+    "2,001 heads": changed(num_attention_heads=2_001),
+    "width of 2**31": changed(hidden_size=2**31),
+    "tokenizer: panic": charsmap("AAAA"),
+    "tokenizer: abort": charsmap("/////wAAAAAAAAAAAAAAAA=="),
+    "tokenizer: empty lists": written(VOCABULARY, LISTS),
+    "tokenizer: 200,000 extra tokens": changed(
+        TOKENIZER, extra_special_tokens=[f"<{i}>" for i in range(200_000)]
+    ),
+    "vocabulary of empty lines": written("vocab.txt", "\n" * 3_000_000),
+    "template of 2 MB": written("chat_template.jinja", " " * (2 << 20)),
     "weights: header of 2**64 bytes": written(WEIGHTS, b"\xff" * 8 + b"{}"),
     **{
         f"{file}: {name}": special(file, make)
@@ -114,6 +165,17 @@ CASES: dict[str, Make] = {
         if (file, name) not in ((GENERATION, "folder"), ("vocab.txt", "folder"))
     },
 }  # fmt: skip
+
+
+REASONS = {
+    "index: empty lists": "it has too many values",
+    "tokenizer: empty lists": "it has too many values",
+    "tokenizer: panic": "its library crashes",
+    "tokenizer: abort": "its library crashes",
+    "weights: shape larger than the data": "is not a safetensors file",
+    "vocabulary of empty lines": "lines",
+}
+"""Reasons of rejections that other problems of a folder must not hide."""
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +194,7 @@ def test_hostile_model_is_rejected_within_limits(checked: dict[str, str], name: 
     assert checked[name].startswith("rejected: "), checked[name][-1500:]
     assert "MemoryError" not in checked[name]
     assert SECRET not in checked[name]
+    assert REASONS.get(name, "") in checked[name]
 
 
 def test_snapshot_of_hub_cache_is_accepted(tmp_path: Path) -> None:

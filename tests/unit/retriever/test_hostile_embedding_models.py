@@ -1,0 +1,82 @@
+"""Embedding models and indexes made to exhaust memory, to hang or to raise unexpected errors."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.model_folder import loaded_files
+from support.builders.trainer.embedding_model import write_embedding_model
+from support.hostile.limited_process import Make, outcomes
+
+MEMORY = 6 << 30
+"""Address space in bytes; torch alone reserves several gigabytes."""
+
+
+def changed(file: str = "config.json", **values: Any) -> Make:
+    def change(folder: Path) -> None:
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def panic(text: str) -> Make:
+    return changed(
+        "tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": text}
+    )
+
+
+CASES: dict[str, Make] = {
+    "no heads": changed(num_attention_heads=0),
+    "no width": changed(hidden_size=0),
+    "no vocabulary": changed(vocab_size=0),
+    "dropout as text": changed(hidden_dropout_prob="x"),
+    "epsilon as list": changed(layer_norm_eps=[1]),
+    "padding beyond the vocabulary": changed(pad_token_id=10**6),
+    "type of another module": changed(dtype="system", torch_dtype="os"),
+    "quantization as list": changed(quantization_config=[1]),
+    "100 million labels": changed(num_labels=10**8),
+    "10,000 layers": changed(num_hidden_layers=10_000),
+    "parameters of 30 GB": changed(vocab_size=10**9),
+    "unknown activation": changed(hidden_act="os.system"),
+    "tokenizer that panics": panic("AAAA"),
+}
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The outcome of each case, and of a model without change."""
+    folders = {}
+    for name, make in {"none": lambda _: None, **CASES}.items():
+        folders[name] = write_embedding_model(
+            tmp_path_factory.mktemp("case") / "model", ["a", "b"], context=64
+        )
+        make(folders[name])
+    by_path = outcomes("embedding", list(folders.values()), MEMORY)
+    return {name: by_path[str(folder)] for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hostile_embedding_model_is_rejected_within_limits(
+    checked: dict[str, str], name: str
+) -> None:
+    assert checked[name].startswith("rejected: "), checked[name][-1500:]
+    assert "alloc" not in checked[name]
+
+
+def test_passage_of_many_megabytes_is_embedded(checked: dict[str, str]) -> None:
+    assert checked["none"].startswith("vectors (2, "), checked["none"][-1500:]
+
+
+def test_files_that_no_library_loads_are_not_hashed(tmp_path: Path) -> None:
+    folder = write_embedding_model(tmp_path / "model", ["a"], context=64)
+    names = {path.name for path in loaded_files(folder)}
+    for name in ("x.bin", "pytorch_model.bin", "other.safetensors"):
+        (folder / name).touch()
+        os.truncate(folder / name, 50 << 30)
+
+    assert {path.name for path in loaded_files(folder)} == names
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names

@@ -1,0 +1,41 @@
+"""Estimate the memory of parquet rows before they become Python objects. Pure."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raggrpo_api.foreign_files import VALUE_BYTES
+
+
+def repeated_texts(schema: pq.ParquetSchema) -> list[str]:
+    """Return the paths of texts in lists.
+
+    They must be read as dictionaries: a list may refer to one value any number of times.
+    """
+    columns: Sequence[pq.ColumnSchema] = [schema.column(i) for i in range(len(schema))]
+    return [
+        each.path
+        for each in columns
+        if each.max_repetition_level and each.physical_type == "BYTE_ARRAY"
+    ]
+
+
+def batch_memory(batch: pa.RecordBatch) -> int:
+    """Return the approximate memory of the rows of a batch as Python objects."""
+    return sum(map(_memory, batch.columns))
+
+
+def _memory(array: pa.Array) -> int:
+    """Return the approximate memory of the values of an array as Python objects."""
+    kind = array.type
+    size = VALUE_BYTES * len(array)
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary)
+        return size + int(pc.sum(lengths.take(array.indices), min_count=0).as_py())
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return size + _memory(array.flatten())
+    if pa.types.is_struct(kind):
+        return size + sum(map(_memory, array.flatten()))
+    return size + int(array.nbytes)
