@@ -1,6 +1,8 @@
 """Where the ranks of a process group exchange their addresses before they connect."""
 
+import atexit
 import secrets
+import shutil
 import socket
 import tempfile
 from dataclasses import dataclass, field
@@ -20,8 +22,13 @@ class Rendezvous:
 
 
 def file_rendezvous() -> Rendezvous:
-    """Return a new file in a folder that other users cannot access."""
-    return Rendezvous(file=f"{tempfile.mkdtemp(prefix=FOLDER_PREFIX)}/store")
+    """Return a new file in a folder that other users cannot access.
+
+    The folder is removed when this process exits: connections are made at any time until then.
+    """
+    folder = tempfile.mkdtemp(prefix=FOLDER_PREFIX)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Rendezvous(file=f"{folder}/store")
 
 
 def address_rendezvous(host: str) -> Rendezvous:

@@ -1,4 +1,7 @@
+import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -72,6 +75,18 @@ def test_other_user_cannot_open_file_of_ranks() -> None:
         as_other_user(file.read_bytes)
     with pytest.raises(PermissionError):
         as_other_user(file.open, "ab")
+
+
+def test_folder_of_ranks_is_removed_when_its_process_exits(tmp_path: Path) -> None:
+    code = "from raggrpo_trainer.exchange.rendezvous import *; print(file_rendezvous().file)"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+
+    made = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+
+    assert made.stdout.startswith(str(tmp_path / "raggrpo-ranks-"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_process_without_key_is_rejected_by_all_ranks(two_ranks: Ranks) -> None:
