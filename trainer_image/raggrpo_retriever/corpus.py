@@ -175,8 +175,11 @@ def _rows(path: Path) -> Iterator[Record]:
 
 
 def _require_types(path: Path, schema: pa.Schema, columns: list[str]) -> None:
-    """Raise CorpusError unless the columns have strings, or integers as ids."""
-    for field in map(schema.field, columns):
+    """Raise CorpusError unless the columns are unique and have strings, or integers as ids."""
+    for name in columns:
+        if schema.names.count(name) > 1:
+            raise CorpusError(f"{path}: two columns have the name {name!r}; rename one")
+    for field in (each for each in schema if each.name in columns):
         is_id = field.name == "id" and pa.types.is_integer(field.type)
         if not (is_id or pa.types.is_null(field.type) or _is_text(field.type)):
             problem = f"column {field.name!r} has type {str(field.type)[:80]}"

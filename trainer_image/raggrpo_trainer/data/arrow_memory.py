@@ -34,7 +34,10 @@ def _memory(array: pa.Array) -> int:
     if pa.types.is_dictionary(kind):
         lengths = pc.binary_length(array.dictionary)
         return size + int(pc.sum(lengths.take(array.indices), min_count=0).as_py())
-    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_map(kind):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return size + sum(_memory(each[start:end]) for each in (array.keys, array.items))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return size + _memory(array.flatten())
     if pa.types.is_struct(kind):
         return size + sum(map(_memory, array.flatten()))

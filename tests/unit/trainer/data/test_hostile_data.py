@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raggrpo_trainer.data.rows import read_rows
 from support.hostile.limited_process import Make, outcomes
 from support.hostile.special_files import SECRET, SPECIAL_FILES
 
@@ -68,6 +69,14 @@ def not_utf8(path: Path) -> None:
     buffers = [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
     value = pa.Array.from_buffers(pa.string(), 1, buffers)
     pq.write_table(pa.table([value] * len(NAMES), names=NAMES), path)
+
+
+def test_rows_with_maps_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    column = pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"prompt": column}), path)
+
+    assert [row.values["prompt"] for row in read_rows(path, None)] == [{"a": "b"}, None, {}]
 
 
 def nested(depth: int) -> Make:
