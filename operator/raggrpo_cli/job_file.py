@@ -1,5 +1,6 @@
 """Reads the job file of a command, or prints its problems to standard error and exits."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -76,7 +77,7 @@ def parse_or_exit(raw: Any) -> RagGrpoJob:
 
 def read_job_file(path: Path) -> object:
     """Return the only document of a YAML file, or exit with an error."""
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike `path.is_dir()`, False for invalid paths
         fail(f"{path} is a folder: specify a job file, such as {path / 'job.yaml'}")
     try:
         text = read_text_file(path)

@@ -1,5 +1,6 @@
 """Reads the job folder for commands that inspect a local run."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +51,7 @@ def load_state(folder: Path) -> State:
 
 def load_recorded_job(folder: Path) -> RecordedJob:
     """Return the job recorded in a folder, or exit with an error."""
-    if not (folder / JOB).exists() or not (folder / STATE).exists():
+    if not all(os.path.exists(folder / name) for name in (JOB, STATE)):  # False for invalid paths
         fail(f"{folder} is not a job folder: create it with `raggrpo run JOB.yaml --dir {folder}`")
     try:
         require_own_file(folder / STATE)

@@ -302,6 +302,15 @@ def test_folder_at_the_path_of_the_report_is_reported(name: str, tmp_path: Path)
     assert f"{folder / 'report.html'} cannot be written" in result.output
 
 
+@pytest.mark.parametrize("path", ["/" + "x" * 5000, "/a\0b", "/\udc80", "job@" + "9" * 5000])
+@pytest.mark.parametrize("command", ["report --dir", "status", "logs", "compare", "diff"])
+def test_invalid_path_is_reported(command: str, path: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), path])
+
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 2
+
+
 def test_usable_values_of_a_partly_unusable_line_are_kept(tmp_path: Path) -> None:
     record = {**VALID, "reward_mean": 0.5, "kl": "x", "attempt": 1, "epoch": 1}
     history_file(tmp_path, 1).write_text(json.dumps(record) + "\n")

@@ -36,7 +36,7 @@ class AttemptName(NamedTuple):
 
 def attempt_name(text: str) -> AttemptName:
     """Parse `JOB` or `JOB@N`; JOB may be a folder whose path contains @ signs."""
-    match = re.fullmatch(r"(.+)@(\d+)", text)
+    match = re.fullmatch(r"(.+)@([0-9]{1,9})", text)
     return AttemptName(match[1], int(match[2])) if match else AttemptName(text)
 
 
