@@ -147,7 +147,8 @@ bundle-test: $(BUNDLE) $(MACHINE) ## train the quickstart from .gpu/ on a CPU (n
 
 $(MACHINE): | $(SETUP)
 	rm -rf $(@D)
-	$(BIN)/uv venv --quiet --no-python-downloads --python 3.12 $(@D)
+	# pyenv's `python3.12` fails unless a version is selected.
+	PYENV_VERSION=3.12 $(BIN)/uv venv --quiet --no-python-downloads --python 3.12 $(@D)
 	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r requirements/gpu-machine.txt
 	touch $@
 

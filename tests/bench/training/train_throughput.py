@@ -10,7 +10,6 @@ machine's speed affect all of them. docs/internals/benchmarks.md describes the m
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -87,11 +86,7 @@ def main() -> None:
     work = workload(options)
     runs: dict[str, list[Measured]] = {name: [] for name in options.systems}
     bounds: list[Bounds] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary,
-        judge(options.judge_seconds) as url,
-    ):
-        folder = Path(temporary)
+    with folder_of_runs(options.keep) as folder, judge(options.judge_seconds) as url:
         parameters = write_model(work, folder / "model")
         write_prompts(work, folder / "train.jsonl")
         (folder / "workload.json").write_text(json.dumps(asdict(work)))
@@ -99,24 +94,29 @@ def main() -> None:
             for name in options.systems:
                 run = measure(name, work, folder, url, folder / f"{name}-{repeat}", options.set)
                 runs[name].append(run)
+                result = summary(work, parameters, runs, bounds)
+                (folder / "result.json").write_text(json.dumps(result))
                 print(f"repeat {repeat + 1}: {SYSTEMS[name]}: {run.seconds:.2f} s/step", flush=True)
             if options.bounds:
                 bounds.append(measure_bounds(folder, folder / f"bounds-{repeat}"))
                 print(f"repeat {repeat + 1}: {bounds[-1]}", flush=True)
         result = summary(work, parameters, runs, bounds)
-        if options.keep:
-            keep(folder, options.keep)
-            (options.keep / "result.json").write_text(json.dumps(result))
     print("\n".join(table(result)))
     if options.json:
         print(json.dumps(result))
 
 
-def keep(folder: Path, target: Path) -> None:
-    """Copy the job folders and logs of our runs, without checkpoints."""
-    ignore = shutil.ignore_patterns("step_*", "export", "*.safetensors", "ray")
-    for run in folder.glob(f"{OURS}-*"):
-        shutil.copytree(run, target / run.name, ignore=ignore, dirs_exist_ok=True)
+@contextmanager
+def folder_of_runs(keep: Path | None) -> Iterator[Path]:
+    """Yield the folder for the inputs, logs and results of all runs; temporary if `keep` is None.
+
+    The runs write to `keep` themselves, so that a failed run leaves its logs there.
+    """
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="raggrpo-bench-") as temporary:
+        yield Path(temporary)
 
 
 def arguments() -> argparse.Namespace:
@@ -138,7 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--bounds", action="store_true", help="vLLM alone and matrix products, too")
-    parser.add_argument("--keep", type=Path, help="folder for result.json and our jobs' logs")
+    parser.add_argument("--keep", type=Path, help="folder for result.json and all runs")
     parser.add_argument("--quick", action="store_true", help="tiny model, one short repeat")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
@@ -267,7 +267,8 @@ def environment(device: str = "CPU") -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if device == "GPU":
-        return common
+        # TRL's vLLM would import FlashInfer, which is not required for its sampling parameters.
+        return common | {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     return common | {
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -292,11 +293,12 @@ def summary(
                 "runs": [asdict(run) for run in group],
             }
             for name, group in runs.items()
+            if group
         },
         "ratios": {
-            name: [run.seconds / own for run, own in zip(group, ours, strict=True)]
+            name: [run.seconds / own for run, own in zip(group, ours, strict=False)]
             for name, group in runs.items()
-            if ours and name != OURS
+            if ours and group and name != OURS
         },
         "bounds": [asdict(each) for each in bounds],
         "reached": [reached(work, *pair) for pair in zip(runs.get(OURS, ()), bounds, strict=False)],

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,14 @@ from gpu.job.runs import RUNS, Run
 
 END_SECONDS = 20
 """Seconds from SIGTERM to SIGKILL."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM, as of shells."""
+FAILURE = re.compile(r"\bfailed \(|^\w*error:|^[\w.]+(?:Error|Exception)\b")
+"""Pattern of a line that states why a command failed, followed by paths and hints."""
+WEIGHTS = (".safetensors", ".distcp")
+"""Suffixes of files with weights."""
+MAX_KEPT_BYTES = 64 * 2**20
+"""Maximum size of a file of weights after its run; those of all runs would not fit on the disk."""
 
 
 def main() -> int:
@@ -40,16 +49,28 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
     print(", ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
     results = []
-    for run in chosen:
-        results.append(measure(run, work, cpu=options.cpu))
-        write_results(options.out, machine, results)
-        print(line_of(results[-1]), flush=True)
-    with tarfile.open(options.out / "logs.tar.gz", "w:gz") as tar:
-        tar.add(work / "logs", "logs")
-        for logs in work.glob("*/**/checkpoints/logs"):
-            tar.add(logs, str(logs.relative_to(work)))
+    try:
+        for run in chosen:
+            results.append(measure(run, work, cpu=options.cpu))
+            write_results(options.out, machine, results)
+            print(line_of(results[-1]), flush=True)
+            delete_weights(work / run.name)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        return INTERRUPTED
+    finally:
+        write_logs(options.out, work)
     return 1 if any(result["error"] for result in results) else 0
+
+
+def interrupt(*_: object) -> None:
+    """Raise KeyboardInterrupt; later signals must not interrupt the end of the processes."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def arguments() -> argparse.Namespace:
@@ -97,10 +118,10 @@ def execute(command: Sequence[str], env: dict[str, str], log: Path, limit: int) 
     try:
         code = process.wait(limit)
     except subprocess.TimeoutExpired:
-        return f"no end after {limit} s: {last_line(log)}"
+        return f"no end after {limit} s: {reason(log)}"
     finally:
         end_group(process)
-    return f"exit code {code}: {last_line(log)}" if code else ""
+    return f"exit code {code}: {reason(log)}" if code else ""
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
@@ -114,9 +135,29 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def last_line(log: Path) -> str:
+def reason(log: Path) -> str:
+    """Return the last line that reports a failure, or else the last line."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no output"
+    failures = [line for line in lines if FAILURE.search(line)]
+    return (failures or lines or ["no output"])[-1].strip()[:300]
+
+
+def delete_weights(folder: Path) -> None:
+    """Delete the large files of weights that a run left."""
+    for file in folder.rglob("*"):
+        if file.suffix in WEIGHTS and file.stat().st_size > MAX_KEPT_BYTES:
+            file.unlink()
+
+
+def write_logs(out: Path, work: Path) -> None:
+    """Write all files of the runs except weights to logs.tar.gz."""
+    with tarfile.open(out / "logs.tar.gz", "w:gz") as tar:
+        for folder in sorted(work.iterdir()):
+            tar.add(folder, folder.name, filter=without_weights)
+
+
+def without_weights(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(member.name).suffix in WEIGHTS else member
 
 
 def line_of(result: dict[str, Any]) -> str:

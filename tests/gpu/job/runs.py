@@ -196,7 +196,7 @@ SHORT = ("--warmup", "2", "--steps", "4", "--systems", "ours")
 PAIRED = ("--warmup", "1", "--steps", "3", "--systems", "ours", "trl", "trl-vllm")
 BF16 = ("--precision", "BF16")
 EAGER = ("--set", "rollout.enforceEager=true")
-TOO_LARGE = ("--set", "training.tokensPerMicroBatch=100000", "--prompts", "32")
+TOO_LARGE = ("--set", "training.tokensPerMicroBatch=100000", "--prompts", "32", "--steps", "2")
 
 RUNS = (
     Run("a", "engine-0.5B", 120, smoke("0.5B"), smoke_values),

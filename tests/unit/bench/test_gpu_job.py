@@ -2,9 +2,10 @@
 
 import json
 import os
+import signal
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,16 @@ import psutil
 import pytest
 
 from gpu.job import __main__ as runner
-from gpu.job.runs import RUNS, Command, Run
+from gpu.job.runs import RUNS, Command, Run, smoke, smoke_values
 from support.processes.waiting import wait_for
+
+
+@pytest.fixture(autouse=True)
+def _same_signal_handlers() -> Iterator[None]:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def run_of(
@@ -45,11 +54,14 @@ WRITES = """import sys; open(sys.argv[1] + '/result.json', 'w').write('{"sync, s
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return a function that executes runs; it returns exit code and results.json."""
 
-    def execute(*runs: Run, steps: str = "abc") -> tuple[int, list[dict[str, Any]]]:
+    def execute(
+        *runs: Run, steps: str = "abc", cpu: bool = False
+    ) -> tuple[int, list[dict[str, Any]]]:
         monkeypatch.setattr(runner, "RUNS", runs)
         out, work = tmp_path / "out", tmp_path / "work"
         arguments = ["gpu.job", "--out", str(out), "--work", str(work), "--steps", steps]
-        monkeypatch.setattr(sys, "argv", arguments)
+        monkeypatch.setattr(sys, "argv", [*arguments, *(["--cpu"] if cpu else [])])
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         code = runner.main()
         return code, json.loads((out / "results.json").read_text())["runs"]
 
@@ -91,6 +103,56 @@ def test_run_beyond_its_time_limit_is_ended_with_all_its_processes(
     assert code == 1
     assert result["error"] == "no end after 3 s: started"
     wait_for(lambda: not is_running(int(pids.read_text())))
+
+
+def test_interruption_ends_all_processes_and_keeps_logs(
+    results: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "print('interrupting', flush=True); os.kill(os.getppid(), signal.SIGINT); time.sleep(99)"
+    )
+    code, done = results(run_of(WRITES, name="first"), run_of(script), run_of(WRITES, name="last"))
+    assert code == runner.INTERRUPTED
+    assert [result["name"] for result in done] == ["first"]
+    wait_for(lambda: not is_running(int((tmp_path / "pid").read_text())))
+    with tarfile.open(tmp_path / "out" / "logs.tar.gz") as logs:
+        content = logs.extractfile("logs/run.log")
+        assert content is not None
+        assert content.read() == b"interrupting\n"
+
+
+def test_result_has_the_line_that_states_the_failure(results: Callable[..., Any]) -> None:
+    lines = ["job quickstart: failed (CudaOutOfMemory): step 2", "report: report.html"]
+    _, [result] = results(run_of(f"print(*{lines}, sep='\\n'); raise SystemExit(1)"))
+    assert result["error"] == f"exit code 1: {lines[0]}"
+
+
+def test_files_of_runs_are_in_the_logs_without_weights(
+    results: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = (
+        "import os, sys; os.chdir(sys.argv[1]); os.mkdir('step'); open('run.log', 'w').close()\n"
+        "[os.truncate(os.open(f'step/{n}.distcp', os.O_CREAT | os.O_RDWR), n * 2**20)"
+        " for n in (1, 65)]"
+    )
+    results(run_of(script))
+    with tarfile.open(tmp_path / "out" / "logs.tar.gz") as logs:
+        names = logs.getnames()
+    assert "run/run.log" in names
+    assert [name for name in names if name.endswith(".distcp")] == []
+    assert [file.name for file in (tmp_path / "work" / "run" / "step").iterdir()] == ["1.distcp"]
+
+
+def test_engine_smoke_test_shows_its_stack_at_the_time_limit(
+    results: Callable[..., Any], tmp_path: Path
+) -> None:
+    _, [result] = results(Run("a", "smoke", 4, smoke("0.5B"), smoke_values), cpu=True)
+    assert result["error"].startswith("no end after 4 s")
+    log = (tmp_path / "work" / "logs" / "smoke.log").read_text()
+    assert "engine_smoke.py" in log
+    assert "in main" in log
 
 
 def test_run_without_a_result_is_a_failure(results: Callable[..., Any]) -> None:
