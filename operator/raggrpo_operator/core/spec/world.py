@@ -12,9 +12,13 @@ CPUS_PER_GPU = 8
 """CPUs per GPU, including CPUs for data threads; 8 to 12 are common."""
 SPARE_CPUS = 2
 """Logical CPUs in addition to those of ranks and engines, so that other Ray tasks can run."""
-COLOCATED_RANK_SHARE = 0.5
+COLOCATED_RANK_SHARE = 0.6
 COLOCATED_ENGINE_SHARE = 0.4
-"""Shares of a GPU that Ray reserves: for a colocated rank, and for a colocated engine."""
+"""Shares of a GPU that Ray reserves: for a colocated rank, and for a colocated engine.
+
+Ray fills a GPU before it uses the next one. Two ranks do not fit on one GPU, and next to a rank
+there is room for one engine.
+"""
 
 
 def num_engines(spec: JobSpec) -> int:
