@@ -48,7 +48,11 @@ def test_each_gpu_has_one_colocated_rank_and_one_engine() -> None:
     with tempfile.TemporaryDirectory(prefix="raggrpo-") as folder:
         ended = subprocess.run(
             [sys.executable, "-c", JOB, folder],
-            env={**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                "RAY_AUTH_MODE": "disabled",
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
             capture_output=True,
             text=True,
             check=False,
