@@ -94,43 +94,43 @@ class RolloutActor:
         """Load a weights file; `data` is its content if the file is on another node."""
         self._check(epoch)
         async with self._weights.received(handle, data) as path:
-            await self._run_update(self._engine.load_weights(path, version))
+            await self._run(self._engine.load_weights(path, version))
         log.debug("loaded the weights of step %d", version)
 
     async def start_update(self, epoch: int, init_info: Mapping[str, Any] | None) -> None:
         """Pause generation and prepare for tensor chunks."""
         self._check(epoch)
         self._is_updating = True
-        await self._run_update(self._engine.start_update(init_info))
+        await self._run(self._engine.start_update(init_info))
 
     async def load_chunk(self, epoch: int, chunk: Mapping[str, Any]) -> None:
         """Load one tensor chunk."""
         self._check(epoch)
-        await self._run_update(self._engine.load_chunk(chunk))
+        await self._run(self._engine.load_chunk(chunk))
 
     async def finish_update(self, epoch: int, version: int) -> None:
         """Apply the loaded chunks and resume generation."""
         self._check(epoch)
-        await self._run_update(self._engine.finish_update(version))
+        await self._run(self._engine.finish_update(version))
         self._is_updating = False
         log.debug("loaded the weights of step %d", version)
 
     async def sleep(self, epoch: int) -> None:
         """Free GPU memory for the ranks."""
         self._check(epoch)
-        await self._engine.sleep()
+        await self._run(self._engine.sleep())
 
     async def wake(self, epoch: int) -> None:
         """Reallocate the GPU memory freed by `sleep`."""
         self._check(epoch)
-        await self._engine.wake()
+        await self._run(self._engine.wake())
 
-    async def _run_update(self, update: Awaitable[None]) -> None:
+    async def _run(self, change: Awaitable[None]) -> None:
         try:
-            await update
+            await change
         except Exception as error:
-            # Some layers may be loaded: the engine rejects every call and the pool replaces it.
-            log.exception("the weight update failed; this engine rejects all further calls")
+            # Some layers may be loaded, or some memory mapped: the pool replaces this engine.
+            log.exception("this engine rejects all further calls")
             self._dead = EngineDead(failure_reason(error, []))
             raise self._dead from error
 

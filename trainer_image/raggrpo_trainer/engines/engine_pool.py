@@ -118,11 +118,15 @@ class EnginePool:
     async def sleep(self) -> None:
         """Free GPU memory for colocated ranks."""
         if self._sleeps:
-            await asyncio.gather(*(self._put_to_sleep(engine) for engine in self.engines))
+            await asyncio.gather(*(self._put_to_sleep(*each) for each in enumerate(self.engines)))
 
-    async def _put_to_sleep(self, engine: Any) -> None:
-        with suppress(*LOST):  # a lost engine uses no memory and is replaced on wake-up
+    async def _put_to_sleep(self, index: int, engine: Any) -> None:
+        try:
             await engine.sleep.remote(self._epoch)
+        except LOST as error:  # replaced on wake-up; until then it must not use memory
+            name = f"engine-{index}"
+            log.warning("%s did not free its memory and is killed: %s", name, error)
+            await kill_actor(engine, name)
 
     async def _obtain(
         self, index: int, ranks_loaded: asyncio.Event

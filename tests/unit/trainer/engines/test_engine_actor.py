@@ -27,6 +27,12 @@ class FakeEngine:
     async def finish_update(self, version: int) -> None:
         self.calls.append(version)
 
+    async def sleep(self) -> None:
+        raise RuntimeError("Call to sleep method failed: Memory usage increased after sleeping.")
+
+    async def wake(self) -> None:
+        raise RuntimeError("Call to wake_up method failed: CUDA Error: out of memory at cumem:9")
+
 
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> RolloutActor:
@@ -49,6 +55,14 @@ async def test_engine_is_dead_after_failed_weight_chunk(actor: RolloutActor) -> 
         await actor.load_chunk(0, {"names": []})
     with pytest.raises(EngineDead):
         await actor.start_update(0, None)
+
+
+@pytest.mark.parametrize("method", ["sleep", "wake"])
+async def test_engine_with_partly_mapped_memory_is_dead(actor: RolloutActor, method: str) -> None:
+    with pytest.raises(EngineDead, match=r"method failed: (Memory|CUDA Error: out of memory)"):
+        await getattr(actor, method)(0)
+    with pytest.raises(EngineDead):
+        await actor.adopt(1, "", "engine-0", LogLevel.INFO)
 
 
 async def test_engine_is_not_reused_when_driver_exited_during_weight_transfer(

@@ -426,6 +426,20 @@ async def test_repeatedly_oom_killed_engine_ends_attempt_with_out_of_memory(
     assert raised.value.short_of is Shortage.TRAINER_HOST
 
 
+async def test_engine_that_fails_to_sleep_is_killed_so_that_its_memory_is_free(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await make_pool(tmp_path, device="cuda")
+    await pool.load_weights(weights(3))
+    fake.started[0].die(EngineDead("Memory usage increased after sleeping."))
+
+    await pool.sleep()
+    assert fake.started[0].error is ActorDiedError  # killed
+
+    await pool.load_weights(weights(4))
+    assert await versions(pool) == [4, 4]
+
+
 async def test_engine_lost_while_sleeping_is_replaced_on_wake_up(
     fake: FakeRay, tmp_path: Path
 ) -> None:
