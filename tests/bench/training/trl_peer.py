@@ -26,7 +26,7 @@ GPU_MICRO_BATCH = 16
 """Samples per forward pass on a GPU: their logits over a large vocabulary fill it."""
 GPU_SHARE_OF_VLLM = 0.15
 """vLLM's share of an 80 GB GPU: weights and KV cache of a 0.5B model need 4 GiB, and TRL does not
-free them while it trains GPU_MICRO_BATCH samples of 1,280 tokens, which need about 55 GiB."""
+free them while it trains GPU_MICRO_BATCH samples of 1,280 tokens, which need about 50 GiB."""
 
 
 def main() -> None:
