@@ -196,6 +196,8 @@ SHORT = ("--warmup", "2", "--steps", "4", "--systems", "ours")
 PAIRED = ("--warmup", "1", "--steps", "3", "--systems", "ours", "trl", "trl-vllm")
 BF16 = ("--precision", "BF16")
 EAGER = ("--set", "rollout.enforceEager=true")
+SMALL_ENGINE = ("--set", "rollout.gpuMemoryUtilization=0.4")
+"""Leaves room for the training state of 1.5B parameters on an 80 GB GPU."""
 TOO_LARGE = ("--set", "training.tokensPerMicroBatch=100000", "--prompts", "32", "--steps", "2")
 
 RUNS = (
@@ -218,7 +220,13 @@ RUNS = (
         job("0.5B", *LENGTHS, *SHORT, *BF16, "--set", "training.compile=true"),
         job_values,
     ),
-    Run("d", "job-1.5B", 150, job("1.5B", *LENGTHS, *SHORT, *BF16, *EAGER), job_values),
+    Run(
+        "d",
+        "job-1.5B",
+        150,
+        job("1.5B", *LENGTHS, *SHORT, *BF16, *EAGER, *SMALL_ENGINE),
+        job_values,
+    ),
     Run(
         "e",
         "job-0.5B-too-large",

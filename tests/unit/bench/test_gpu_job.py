@@ -12,8 +12,17 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.training import train_throughput
+from bench.training.workload_job import job_of
 from gpu.job import __main__ as runner
-from gpu.job.runs import RUNS, Command, Run, smoke, smoke_values
+from gpu.job.runs import RUNS, Command, Run, job_values, smoke, smoke_values
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.trainer.preflight import Facts
+from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.spec.parse import parse_job
+from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.core.spec.violation import Severity
+from raggrpo_operator.local_runtime.overrides import apply_options
 from support.processes.waiting import wait_for
 
 
@@ -188,3 +197,39 @@ def test_commands_of_all_runs_can_be_built(tmp_path: Path) -> None:
             assert command[0] == sys.executable
             script = next(word for word in command[1:] if word.endswith((".py", ".main")))
             assert script == "raggrpo_cli.main" or os.access(script, os.R_OK)
+
+
+H100 = {"gpu_memory_mib": 81_559, "gpu_product": "NVIDIA H100 80GB HBM3", "gpu_compute_major": 9}
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in RUNS if run.values is job_values], ids=lambda run: run.name
+)
+def test_job_passes_all_rules_on_an_h100(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, _ = run.command(Path(), cpu=False)
+    monkeypatch.setattr(sys, "argv", command[1:])
+    options = train_throughput.arguments()
+    work = train_throughput.workload(options)
+    raw = job_of(work, Path("/model"), Path("/runs"), {"name": "Http", "url": "http://judge"})
+    job = parse_job(apply_options(raw, options.set, []))
+    assert isinstance(job, RagGrpoJob)
+    heads, layer = (
+        work.hidden // work.heads,
+        2 * work.hidden**2 + 3 * work.hidden * work.intermediate,
+    )
+    layer += 2 * work.hidden * work.kv_heads * heads
+    facts = Facts(
+        **H100,
+        parameters=2 * work.vocabulary * work.hidden + work.layers * layer,
+        layers=work.layers,
+        hidden_size=work.hidden,
+        heads=work.heads,
+        kv_heads=work.kv_heads,
+        head_size=heads,
+        mlp_size=work.intermediate,
+        vocabulary=work.vocabulary,
+        context_length=work.prompt_tokens + work.response_tokens,
+        rows=work.total_steps * work.prompts,
+    )
+    all_violations = violations(job, resolve(job, facts), facts)
+    assert [each for each in all_violations if each.severity is Severity.ERROR] == []
