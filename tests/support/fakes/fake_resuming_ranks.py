@@ -12,6 +12,7 @@ INFO = RankInfo(
     precision="BF16",
     attention="Sdpa",
     parameters=560_000,
+    trained_parameters=560_000,
     peak_tflops=0.0,
     oom_kills=0,
 )

@@ -153,7 +153,7 @@ class Policy:
         is_measured = (
             every > 0 and step % every == 0 and any(update.is_finite for update in updates)
         )
-        update_ratio = weight_update_ratio(self._optimizer) if is_measured else None
+        update_ratio = weight_update_ratio(self._model, self._optimizer) if is_measured else None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # step time includes the optimizer step
         return StepMetrics(

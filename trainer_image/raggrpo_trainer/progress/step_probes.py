@@ -8,11 +8,13 @@ from raggrpo_trainer.host.host_memory import host_memory_bytes
 
 from .step_record import StepRecord
 
-FLOPS_PER_PARAMETER = 6
-"""FLOPs per parameter and position: 2 forward, 4 backward, without attention.
+FLOPS_PER_PARAMETER = 4
+"""FLOPs per parameter and position: 2 forward, 2 backward for activations, without attention.
 
 Kaplan et al. 2020, section 2.1.
 """
+FLOPS_PER_TRAINED_PARAMETER = 2
+"""Further FLOPs per trained parameter and position: its gradient."""
 DEVICE_METRICS = ("device_memory_bytes", "device_memory_reserved_bytes", "device_utilization")
 """Fields of StepMetrics that describe the ranks' devices."""
 
@@ -55,12 +57,16 @@ def weight_update_probe(monitoring: MonitoringSpec) -> Probe:
     return Probe(monitoring.log_every_steps, read)
 
 
-def flops_probe(monitoring: MonitoringSpec, parameters: int, peaks: Sequence[float]) -> Probe:
+def flops_probe(
+    monitoring: MonitoringSpec, parameters: int, trained_parameters: int, peaks: Sequence[float]
+) -> Probe:
     """Report `train_tflops` over all ranks, and `mfu` if all `peaks` (TFLOP/s) are known."""
     peak_tflops = sum(peaks) if all(peaks) else 0.0
+    per_position = FLOPS_PER_PARAMETER * parameters
+    per_position += FLOPS_PER_TRAINED_PARAMETER * trained_parameters
 
     def read(record: StepRecord) -> Mapping[str, float]:
-        flops = FLOPS_PER_PARAMETER * parameters * record.trained.num_positions
+        flops = per_position * record.trained.num_positions
         tflops = flops / max(record.seconds["train"], 1e-9) / 1e12
         return {"train_tflops": tflops} | ({"mfu": tflops / peak_tflops} if peak_tflops else {})
 

@@ -70,6 +70,8 @@ class RankInfo:
     attention: str
     parameters: int
     """Number of parameters of the whole model, not of this rank's shard."""
+    trained_parameters: int
+    """Number of those parameters that training changes."""
     peak_tflops: float
     """Peak TFLOP/s of this rank's device; 0 if unknown."""
     oom_kills: int
@@ -294,6 +296,7 @@ class RankActor:
             precision=self._precision,
             attention=str(ATTENTION_OF.get(policy.attention, Attention.SDPA)),
             parameters=policy.num_parameters,
+            trained_parameters=policy.num_trained_parameters,
             peak_tflops=peak_tflops(policy.device_name),
             oom_kills=oom_kills(),
         )

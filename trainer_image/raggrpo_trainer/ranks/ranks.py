@@ -115,7 +115,8 @@ class Ranks:
     def flops_probe(self, monitoring: MonitoringSpec) -> Probe:
         """Return the probe of the ranks' MFU (share of peak FLOP/s)."""
         peaks = [info.peak_tflops for info in self.infos]
-        return flops_probe(monitoring, self.infos[0].parameters, peaks)
+        info = self.infos[0]
+        return flops_probe(monitoring, info.parameters, info.trained_parameters, peaks)
 
     async def adopt(self, log_folder: Path, level: LogLevel) -> list[RetainedState | None]:
         """Adopt the ranks for this epoch; return each rank's retained state, if any."""

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.spec.algorithm import LossAggregation
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout, TrainingSpec
 from raggrpo_trainer.exchange.groups import Completion, Group
@@ -366,10 +367,11 @@ def test_export_is_plain_model_with_trained_weights(
 
 
 @pytest.mark.row("A29")
+@pytest.mark.parametrize("lora", [None, LoraSpec(rank=3)], ids=["all parameters", "adapters"])
 def test_weight_update_ratio_is_independent_of_number_of_ranks(
-    model: Path, two_ranks: Ranks
+    model: Path, two_ranks: Ranks, lora: LoraSpec | None
 ) -> None:
-    changes = {"weight_update_every_steps": 2, "weight_decay": 0.1}
+    changes = {"weight_update_every_steps": 2, "weight_decay": 0.1, "lora": lora}
     policy = make_policy(model, **changes)
     alone = [policy.step(uneven_groups(), step=s).weight_update_ratio for s in (1, 2, 3, 4)]
     together = two_ranks.run(policy_support.weight_updates, str(model), changes, range(1, 5))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.training import Precision
 from support.builders.trainer.policies import (
     make_group,
@@ -30,8 +31,14 @@ def norm(tensors: dict[str, torch.Tensor]) -> float:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"weight_decay": 0.1}, {"mini_batch_prompts": 2, "weight_decay": 0.01}],
-    ids=["plain", "decayed", "three updates"],
+    [
+        {},
+        {"weight_decay": 0.1},
+        {"mini_batch_prompts": 2, "weight_decay": 0.01},
+        {"lora": LoraSpec(rank=4, alpha=1.5), "weight_decay": 0.1},
+        {"lora": LoraSpec(rank=4), "mini_batch_prompts": 2},
+    ],
+    ids=["plain", "decayed", "three updates", "adapters", "adapters, three updates"],
 )
 def test_weight_update_ratio_is_relative_change_of_last_update(
     model: Path, changes: dict[str, Any]

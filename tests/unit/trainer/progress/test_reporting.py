@@ -579,7 +579,9 @@ def test_all_metrics_are_reported_with_maximum_number_of_endpoints(tmp_path: Pat
     published = Published()
     reporter = Reporter(make_config(tmp_path, {"monitoring.mode": "Full"}), 1, publish=published)
     reporter.add_probe(
-        flops_probe(MonitoringSpec(flops_every_steps=1), parameters=10, peaks=[60.0])
+        flops_probe(
+            MonitoringSpec(flops_every_steps=1), parameters=10, trained_parameters=10, peaks=[60.0]
+        )
     )
 
     device = {name: 1 for name in DEVICE_METRICS}
@@ -604,18 +606,17 @@ def test_endpoint_without_responses_has_failures_but_no_latency() -> None:
 
 
 @pytest.mark.row("A29")
-def test_flops_are_computed_from_positions_and_training_time() -> None:
+@pytest.mark.parametrize(("trained", "tflops"), [(2_000_000_000, 6.0), (50_000_000, 4.05)])
+def test_flops_are_computed_from_positions_and_training_time(trained: int, tflops: float) -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    result = flops_probe(MonitoringSpec(), parameters=2_000_000_000, peaks=[60.0, 40.0]).read(
-        record
-    )
-    assert result == pytest.approx({"train_tflops": 6.0, "mfu": 0.06})
+    probe = flops_probe(MonitoringSpec(), 2_000_000_000, trained, peaks=[60.0, 40.0])
+    assert probe.read(record) == pytest.approx({"train_tflops": tflops, "mfu": tflops / 100})
 
 
 def test_mfu_is_omitted_when_peak_flops_are_unknown() -> None:
     record = make_step(1, num_positions=1000, seconds={"train": 2.0})
-    result = flops_probe(MonitoringSpec(), parameters=2_000_000_000, peaks=[60.0, 0.0]).read(record)
-    assert result == pytest.approx({"train_tflops": 6.0})
+    probe = flops_probe(MonitoringSpec(), 2_000_000_000, 2_000_000_000, peaks=[60.0, 0.0])
+    assert probe.read(record) == pytest.approx({"train_tflops": 6.0})
 
 
 @pytest.mark.parametrize(
@@ -655,7 +656,7 @@ def test_probes_run_at_their_own_intervals() -> None:
         host_memory_probe(monitoring),
         device_probe(monitoring),
         weight_update_probe(monitoring),
-        flops_probe(monitoring, parameters=10, peaks=[]),
+        flops_probe(monitoring, parameters=10, trained_parameters=10, peaks=[]),
     ]
     assert [probe.every_steps for probe in probes] == [3, 5, 7, 11]
 
