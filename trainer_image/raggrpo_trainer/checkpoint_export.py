@@ -16,6 +16,7 @@ from typing import Any
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, is_complete, sync_tree
+from raggrpo_trainer.checkpoint.identity import WEIGHTS, FileDigests, weights_digest
 from raggrpo_trainer.checkpoint.selection import BEST, NEWEST, select_checkpoint
 from raggrpo_trainer.errors import TrainerError
 
@@ -44,7 +45,8 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
 
     `model` is the folder of the initial model, which has the architecture and the tokenizer; by
     default the one that the checkpoint records. Raises TrainerError CONFIG_ERROR if `output` exists
-    or the model is missing, and CHECKPOINT_WRITE_FAILED if a file cannot be read or written.
+    or the model is missing or not that of the adapters, and CHECKPOINT_WRITE_FAILED if a file
+    cannot be read or written.
     """
     source = Path(model or checkpoint.meta.model_path)
     if not (source / "config.json").is_file():
@@ -57,6 +59,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
     draft = output.with_name(f"{output.name}.tmp")
     try:
         checkpoint.verify()
+        _require_base(checkpoint, source)
         shutil.rmtree(draft, ignore_errors=True)  # left by a killed export
         draft.mkdir(parents=True)
         _write_model(checkpoint, source, draft)
@@ -66,6 +69,20 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
         raise _read_or_write_error(checkpoint, output, error) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _require_base(checkpoint: Checkpoint, source: Path) -> None:
+    """Raise TrainerError CONFIG_ERROR if a checkpoint of adapters belongs to other weights."""
+    values = checkpoint.meta.resume_values
+    if "training.lora" not in values:
+        return
+    digest = weights_digest(source, FileDigests(checkpoint.folder))  # not entered: without cache
+    if digest != values.get(WEIGHTS):
+        raise TrainerError(
+            ExitCode.CONFIG_ERROR,
+            f"the model weights in {source} are not those that the adapters of "
+            f"{checkpoint.folder} were trained for: specify the folder of these with --model",
+        )
 
 
 def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:

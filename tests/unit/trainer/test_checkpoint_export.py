@@ -5,9 +5,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint
 from raggrpo_trainer.checkpoint.hashing_save import save_hashed
+from raggrpo_trainer.checkpoint.identity import WEIGHTS, FileDigests, weights_digest
 from raggrpo_trainer.checkpoint_export import export_checkpoint, main
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer import policies as policy_support
@@ -22,6 +24,8 @@ from support.builders.trainer.policies import (
 
 pytestmark = pytest.mark.usefixtures("process_group")
 
+LORA = LoraSpec(rank=4, alpha=6.0)
+
 
 def save_policy(path: Path, model: Path, step: int = 1) -> Checkpoint:
     policy = make_policy(model)
@@ -29,6 +33,46 @@ def save_policy(path: Path, model: Path, step: int = 1) -> Checkpoint:
     store = make_store(make_claim(path))
     meta = replace(make_meta(step), model_path=str(model))
     return store.save(meta, lambda folder: save_hashed(policy.state_dict(), folder))
+
+
+def save_adapters(path: Path, model: Path, base: Path) -> Checkpoint:
+    """Save a checkpoint of adapters trained for `model` that records the weights in `base`."""
+    policy = make_policy(model, lora=LORA)
+    policy.step(uneven_groups(), step=2)
+    values = {
+        "training.lora": LORA.model_dump(mode="json", by_alias=True),
+        WEIGHTS: weights_digest(base, FileDigests(path)),
+    }
+    meta = replace(make_meta(1), model_path=str(model), resume_values=values)
+    store = make_store(make_claim(path))
+    return store.save(meta, lambda folder: save_hashed(policy.state_dict(), folder))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_exported_adapters_equal_those_of_final_export(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    checkpoint = save_adapters(tmp_path / "checkpoints", model, model)
+    trained = make_policy(model, lora=LORA)
+    trained.step(uneven_groups(), step=2)
+    trained.export_hf(tmp_path / "expected")
+
+    export_checkpoint(checkpoint, tmp_path / "exported")
+
+    assert files_of(tmp_path / "exported") == files_of(tmp_path / "expected")
+    assert (tmp_path / "exported" / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_adapters_of_other_weights_are_not_exported(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    other = write_model(tmp_path / "other", layers=1)
+    checkpoint = save_adapters(tmp_path / "checkpoints", model, other)
+    with pytest.raises(TrainerError, match="are not those that the adapters of") as raised:
+        export_checkpoint(checkpoint, tmp_path / "exported")
+    assert raised.value.exit_code is ExitCode.CONFIG_ERROR
+    assert not (tmp_path / "exported").exists()
 
 
 @pytest.mark.row("A27")

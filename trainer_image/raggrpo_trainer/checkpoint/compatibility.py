@@ -24,6 +24,7 @@ from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 
 from .folder import Meta
+from .identity import WEIGHTS
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -55,10 +56,13 @@ def changed_values(
 ) -> list[Change]:
     """Return the values that differ from those of the checkpoint.
 
-    Inputs that either side lacks are not compared: an older release or an unreadable file.
+    Inputs that either side lacks are not compared: an older release or an unreadable file. Only the
+    initial weights of adapters, which are not in the checkpoint, are always compared.
     """
     old, new = meta.resume_values, resume_values(config) | dict(identity)
     one_sided = {name for name in old.keys() ^ new.keys() if change_class(JobSpec, name) is None}
+    if config.training.lora is not None:
+        one_sided.discard(WEIGHTS)
     return [
         change
         for change in changes(old, new)

@@ -27,6 +27,8 @@ from .folder import write_atomically
 
 log = logging.getLogger(__name__)
 
+WEIGHTS = "model weights"
+"""Name of the digest of the initial weights, without which adapters have no meaning."""
 DIGESTS = "digests.json"
 """Name of the cache in the checkpoint folder."""
 MAX_THREADS = 8
@@ -108,13 +110,12 @@ def content_identity(config: TrainerConfig, digests: FileDigests) -> dict[str, o
 def _inputs(config: TrainerConfig, digests: FileDigests) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield (name of an input, function that returns the digest of its content)."""
     model = Path(config.model.path)
-    weights = sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin"))
     tokenizer = [file for pattern in TOKENIZER_FILES for file in sorted(model.glob(pattern))]
     rows = [Path(file) for file in config.data.train_files]
     yield "model config.json", partial(_named, [model / "config.json"], digests)
     generation = sorted(model.glob("generation_config.json"))  # has the tokens that end a text
     yield "model generation_config.json", partial(_named, generation, digests)
-    yield "model weights", partial(_named, weights, digests)
+    yield WEIGHTS, partial(weights_digest, model, digests)
     yield (
         "model tokenizer",
         lambda: content_hash([_named(tokenizer, digests), _tokenizer_config(model)[0]]),
@@ -128,6 +129,11 @@ def _inputs(config: TrainerConfig, digests: FileDigests) -> Iterator[tuple[str, 
             yield f"corpus of endpoint {endpoint.name}", partial(_ordered, corpus, digests)
     for target in reward_targets(config.reward):
         yield f"code of reward {target}", partial(_code, target, config.reward, digests)
+
+
+def weights_digest(model: Path, digests: FileDigests) -> str:
+    """Return the digest of the weights in a model folder. Raises OSError."""
+    return _named(sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin")), digests)
 
 
 def _code(target: str, reward: RewardSpec, digests: FileDigests) -> str:

@@ -10,6 +10,7 @@ from raggrpo_trainer.checkpoint.compatibility import (
     segments_after,
 )
 from raggrpo_trainer.checkpoint.folder import Meta
+from raggrpo_trainer.checkpoint.identity import WEIGHTS
 from raggrpo_trainer.data.sampler import Cursor
 from raggrpo_trainer.errors import TrainerError
 from support.builders.operator.jobs import make_trainer_config
@@ -114,3 +115,17 @@ def test_different_world_size_is_compatible_and_logged() -> None:
     config = make_trainer_config()
     wider = config.model_copy(update={"world": config.world.model_copy(update={"num_ranks": 3})})
     assert check_compatible(make_meta_of(config), wider) == ["saved by 1 ranks, resharded to 3"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [({WEIGHTS: "a"}, {WEIGHTS: "b"}), ({WEIGHTS: "a"}, {}), ({}, {WEIGHTS: "b"})]
+)
+def test_adapters_resume_only_with_the_same_initial_weights(
+    old: dict[str, object], new: dict[str, object]
+) -> None:
+    config = make_trainer_config({"training.lora": {"rank": 4}})
+    meta = meta_of(config, 40, Cursor(1, 2), {}, identity=old)
+    assert check_compatible(meta, config, identity=old) == []
+    with pytest.raises(TrainerError, match="model weights: ") as raised:
+        check_compatible(meta, config, identity=new)
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_INCOMPATIBLE
