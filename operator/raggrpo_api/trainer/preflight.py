@@ -16,6 +16,7 @@ class CheckId(StrEnum):
     PATHS = "Paths"
     MODEL_READABLE = "ModelReadable"
     MODEL_FAMILY = "ModelFamily"
+    LORA_TARGETS = "LoraTargets"
     TOKENIZER = "Tokenizer"
     DATA_READABLE = "DataReadable"
     DATA_COLUMNS = "DataColumns"

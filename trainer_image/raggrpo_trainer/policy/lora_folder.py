@@ -70,7 +70,7 @@ def _short_names(model: PreTrainedModel, targets: list[str]) -> list[str]:
 def _card(source: Path, lora: LoraSpec, number: int) -> str:
     return f"""---
 library_name: peft
-base_model: {source}
+base_model: {json.dumps(str(source))}
 tags: [lora, grpo]
 ---
 # LoRA adapter

@@ -6,10 +6,6 @@ The layout is determined by an experiment on the CPU, in a separate process beca
 import ast
 import importlib.metadata
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +18,9 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
 
+from .experiment import run_experiment
 from .finding import Finding, finding_for, not_evaluated
 
-EXPERIMENT_SECONDS = 240
 _REGISTRY_TABLES = (
     "_TEXT_GENERATION_MODELS",
     "_MULTIMODAL_MODELS",
@@ -85,30 +81,12 @@ def best_layout(family: ModelFamily, folder: Path, longest_row: int) -> Layout:
     if family.architecture in MEASURED_ARCHITECTURES and family.is_measured:
         layout = Layout(RowLayout.SHARED_PREFIX, "")
     else:
-        layout = layout_from_experiment(family, run_layout_check(folder))
+        layout = layout_from_experiment(family, run_experiment("layout_check", str(folder)))
     is_windowed = family.window is not None and family.window < longest_row
     if layout.row_layout is RowLayout.SHARED_PREFIX and is_windowed:
         reason = f"its attention window has {family.window} tokens, but rows may have {longest_row}"
         return Layout(RowLayout.PADDED, reason)
     return layout
-
-
-def run_layout_check(folder: Path) -> dict[str, Any]:
-    """Run `layout_check` on the configuration of the model and return its result."""
-    command = [sys.executable, "-m", "raggrpo_trainer.policy.layout_check", str(folder)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    try:
-        child = subprocess.run(
-            command, capture_output=True, text=True, env=env, timeout=EXPERIMENT_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return {"problem": f"the check of the row layout took more than {EXPERIMENT_SECONDS} s"}
-    try:
-        result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"problem": f"transformers in this image cannot build the model: {last[:200]}"}
-    return result
 
 
 def layout_from_experiment(family: ModelFamily, result: Mapping[str, Any]) -> Layout:

@@ -17,6 +17,7 @@ from .data import DataCheck, check_data
 from .embedding import EmbeddingCheck, check_embeddings, corpus_facts
 from .family import FamilyCheck, check_family
 from .finding import Finding, finding_for, not_evaluated
+from .lora import check_lora
 from .model import ModelCheck, check_model
 from .prompts import check_lengths
 from .services import check_retrieval, check_rewards
@@ -119,6 +120,7 @@ def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, 
         check_paths(config),
         model.finding,
         family.finding,
+        *_lora(config),
         tokenizer.finding,
         embeddings.finding,
         *data.findings,
@@ -127,6 +129,14 @@ def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, 
         check_space(config, model.facts),
         *_start(config),
     ]
+
+
+def _lora(config: TrainerConfig) -> Iterator[Finding]:
+    if (lora := config.training.lora) is not None:
+        yield _guarded(
+            lambda: check_lora(Path(config.model.path), lora),
+            lambda error: _unexpected(CheckId.LORA_TARGETS, error),
+        )
 
 
 def _start(config: TrainerConfig) -> Iterator[Finding]:

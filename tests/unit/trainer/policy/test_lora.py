@@ -87,6 +87,7 @@ def assert_equal(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None
     assert [name for name in actual if not torch.equal(actual[name], expected[name])] == []
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("lora", [LORA, ALPHA], ids=["alpha = 2 rank", "alpha 1.5"])
 def test_output_and_gradients_equal_peft(model: Path, lora: LoraSpec) -> None:
     adapted = make_adapted(model, lora)
@@ -219,6 +220,7 @@ def test_exported_weights_are_those_of_the_forward_pass(model: Path, precision: 
     assert policy.logprobs(uneven_groups()) == merged.logprobs(uneven_groups())
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 def test_checkpoint_contains_adapters_only_and_resumes_bitwise(
@@ -276,6 +278,7 @@ def test_base_is_held_in_forward_dtype_and_adapters_in_fp32(model: Path) -> None
     assert policy.num_trained_parameters == sum(each.numel() for each in adapters(policy).values())
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 def test_export_loads_in_transformers_and_peft_with_equal_logits(
     model: Path, tmp_path: Path, precision: Precision
