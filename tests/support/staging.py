@@ -14,6 +14,7 @@ from raggrpo_api.trainer.staging import (
     StagingRequest,
     StagingResult,
 )
+from raggrpo_staging.folder import MARKER
 
 PART_BYTES = 256 * 1024
 FIELD = "spec.model.source"
@@ -38,6 +39,13 @@ def make_data_source(url: str, revision: str = "") -> SourceRequest:
     return SourceRequest(field=FIELD, url=url, role=SourceRole.DATA, revision=revision)
 
 
+def files_in(folder: Path) -> Mapping[str, bytes]:
+    """Return the content of the files of a staged folder by relative path."""
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    del found[MARKER]
+    return found
+
+
 class Stage:
     """Stages sources into a folder."""
 
@@ -45,7 +53,8 @@ class Stage:
         self.base, self.folder = base, base / "sources"
         self.env = {
             **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
-            "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(base), **env,
+            "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(base),
+            "HF_HUB_DISABLE_XET": "1", **env,
         }  # fmt: skip
         self.use_hub_cache = False
         self._runs = 0

@@ -54,6 +54,8 @@ class Draft:
 
     def bytes_on_disk(self) -> int:
         """Return the bytes of the parts that are on disk."""
+        if not self.journal.exists():
+            return 0
         missing = sum((part.stop or 0) - part.start for part in self.missing())
         return (self.size or 0) - missing
 

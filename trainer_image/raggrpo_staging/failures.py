@@ -48,7 +48,7 @@ def detail(error: BaseException) -> str:
 
 def connection_failure(server: str, error: BaseException) -> StagingFailed:
     """Return the failure of a connection to a server."""
-    if any(_is_certificate_error(each) for each in _causes(error)):
+    if any(_is_certificate_error(each) for each in causes(error)):
         return StagingFailed(
             StagingReason.TLS_FAILURE,
             f"the certificate of {server} is not trusted; specify its authority in spec.caBundle",
@@ -94,7 +94,8 @@ def _is_certificate_error(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(error)
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that caused it."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

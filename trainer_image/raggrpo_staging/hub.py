@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    LocalEntryNotFoundError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -34,7 +35,7 @@ from .failures import (
 )
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
-from .selection import data_files_of_split, role_files
+from .selection import hub_files
 
 CHUNK_BYTES = 2**20
 CARD = "README.md"
@@ -57,14 +58,10 @@ class HubRemote(Remote):
             )
         self._commit = info.sha or ""
         listed = self._listed()
-        if self._source.split:
-            chosen = self._files_of_split(listed)
-        else:
-            chosen = role_files([each.path for each in listed], self._role, self._source)
-        prefix = _folder_prefix(self._source, chosen)
-        files = [_remote_file(each, prefix) for each in listed if each.path in set(chosen)]
-        is_file = chosen == [self._source.path]
-        return Snapshot(self._commit, tuple(files), is_file)
+        paths = [each.path for each in listed]
+        chosen = hub_files(paths, lambda: self._card(listed), self._role, self._source)
+        files = [_remote_file(each, chosen[each.path]) for each in listed if each.path in chosen]
+        return Snapshot(self._commit, tuple(files), is_file=list(chosen) == [self._source.path])
 
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
         """Yield a range of a file at the pinned commit."""
@@ -106,26 +103,18 @@ class HubRemote(Remote):
             )
             return [each for each in tree if isinstance(each, RepoFile)]
 
-    def _files_of_split(self, listed: list[RepoFile]) -> list[str]:
-        cards = [each for each in listed if each.path == CARD]
-        text = b"".join(self.chunks(_remote_file(cards[0], ""), 0, None)) if cards else b""
-        paths = [each.path for each in listed]
-        return data_files_of_split(paths, text.decode(errors="replace"), self._source)
+    def _card(self, listed: list[RepoFile]) -> str:
+        cards = [_remote_file(each, CARD) for each in listed if each.path == CARD]
+        return b"".join(
+            chunk for each in cards for chunk in self.chunks(each, 0, each.size)
+        ).decode(errors="replace")
 
     @cached_property
     def _api(self) -> HfApi:
         return HfApi()
 
 
-def _folder_prefix(source: HubSource, chosen: list[str]) -> str:
-    """Return the folder that the staged folder represents."""
-    if chosen == [source.path]:
-        return source.path.rpartition("/")[0]
-    return source.path
-
-
-def _remote_file(file: RepoFile, prefix: str) -> RemoteFile:
-    path = file.path.removeprefix(f"{prefix}/") if prefix else file.path
+def _remote_file(file: RepoFile, path: str) -> RemoteFile:
     checksum = Checksum("git", file.blob_id)
     if file.lfs is not None:
         checksum = Checksum("sha256", file.lfs.sha256)
@@ -144,6 +133,8 @@ def translated(source: HubSource, revision: str) -> Iterator[None]:
             StagingReason.NOT_FOUND,
             f"{source} is not in the cache, and HF_HUB_OFFLINE is set; unset it for one run",
         ) from error
+    except LocalEntryNotFoundError as error:  # of a download into the cache
+        raise connection_failure(constants.ENDPOINT, error) from error
     except HfHubHTTPError as error:
         raise _response_failure(source, revision, error) from error
     except httpx2.HTTPError as error:

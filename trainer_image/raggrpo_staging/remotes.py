@@ -18,9 +18,13 @@ def open_remote(source: Source, role: SourceRole) -> Remote:
         case HttpsSource():
             from .web import WebRemote
 
-            return WebRemote(source)
+            return WebRemote(source, role)
         case BucketSource():
-            raise NotImplementedError
+            from .buckets import BucketRemote
+
+            return BucketRemote(source, role)
         case ImageSource():
-            raise NotImplementedError
+            from .registry import ImageRemote
+
+            return ImageRemote(source, role)
     assert_never(source)

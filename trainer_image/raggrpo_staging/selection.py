@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -36,7 +36,7 @@ def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[s
         require_plain(each, source)
     folder = source.path if isinstance(source, HubSource) else ""
     if list(paths) == [folder]:
-        return [folder]
+        return [single_file(folder, role, source)]
     is_needed = _is_model_file if role is SourceRole.MODEL else _is_data_file
     chosen = [each for each in paths if is_needed(each.removeprefix(f"{folder}/"))]
     if role is SourceRole.MODEL and not any(each.endswith(WEIGHTS) for each in chosen):
@@ -51,6 +51,36 @@ def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[s
             f"{source} has no {' or '.join(DATA_SUFFIXES)} file ({_some(paths)}); specify a file",
         )
     return chosen
+
+
+def hub_files(
+    paths: Sequence[str], card: Callable[[], str], role: SourceRole, source: HubSource
+) -> dict[str, str]:
+    """Return the needed files of a repository, each with its path in the staged folder.
+
+    `card` returns the text of README.md. Raises StagingFailed as `role_files`.
+    """
+    if source.split:
+        return {each: each for each in data_files_of_split(paths, card(), source)}
+    within = [each for each in paths if _is_within(each, source.path)]
+    chosen = role_files(within, role, source)
+    folder = source.path.rpartition("/")[0] if chosen == [source.path] else source.path
+    return {each: each.removeprefix(f"{folder}/") for each in chosen}
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def single_file(path: str, role: SourceRole, source: Source) -> str:
+    """Return the path of a source that is one file. Raises StagingFailed if a role needs more."""
+    if role is SourceRole.MODEL:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} is a file, but a model is a folder; specify its repository or folder",
+        )
+    require_plain(path, source)
+    return path
 
 
 def require_plain(path: str, source: Source) -> None:

@@ -46,7 +46,9 @@ def stage_all(request: StagingRequest, progress: ProgressCounter) -> StagingResu
         progress.start(each.field)
         started = time.monotonic()
         try:
-            path, marker, is_new = _stage(Path(request.folder), each, progress)
+            path, marker, is_new = _stage(
+                Path(request.folder), each, request.use_hub_cache, progress
+            )
         except StagingFailed as failure:
             message = f"{each.field}: {failure}"
             failures.append(
@@ -67,7 +69,7 @@ def stage_all(request: StagingRequest, progress: ProgressCounter) -> StagingResu
 
 
 def _stage(
-    root: Path, request: SourceRequest, progress: ProgressCounter
+    root: Path, request: SourceRequest, use_hub_cache: bool, progress: ProgressCounter
 ) -> tuple[Path, Marker, bool]:
     """Return the path of a source, its marker, and whether this process downloaded it."""
     source = parse_source(request.url)
@@ -77,6 +79,11 @@ def _stage(
         return marker.path(target), marker, False
     stop = threading.Event()
     with source_lock(folder, progress.report, stop) as lock:
+        if use_hub_cache and isinstance(source, HubSource):
+            from .hub_cache import stage_in_cache
+
+            path, marker = stage_in_cache(source, request.role, revision, folder, progress)
+            return path, marker, True
         remote = open_remote(source, request.role)
         snapshot = with_retries(lambda: remote.snapshot(revision), progress.report)
         if request.revision not in ("", snapshot.revision):

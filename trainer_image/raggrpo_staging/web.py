@@ -1,13 +1,13 @@
 """A file on a web server. requests reads proxies, netrc and REQUESTS_CA_BUNDLE."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import requests
 
 from raggrpo_api.fields.source import HttpsSource
-from raggrpo_api.trainer.staging import StagingReason
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
@@ -18,7 +18,7 @@ from .failures import (
 )
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
-from .selection import require_plain
+from .selection import single_file
 
 CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = (10.0, 30.0)
@@ -28,8 +28,8 @@ TIMEOUT_SECONDS = (10.0, 30.0)
 class WebRemote(Remote):
     """One file."""
 
-    def __init__(self, source: HttpsSource) -> None:
-        self._source = source
+    def __init__(self, source: HttpsSource, role: SourceRole) -> None:
+        self._source, self._role = source, role
         self._local = threading.local()
 
     def snapshot(self, _revision: str) -> Snapshot:
@@ -41,12 +41,11 @@ class WebRemote(Remote):
         has_ranges = headers.get("Accept-Ranges", "").lower() == "bytes"
         length = headers.get("Content-Length", "")
         size = int(length) if has_ranges and length.isdecimal() else None
-        name = source.path.rpartition("/")[2]
-        require_plain(name, source)
+        name = single_file(source.path.rpartition("/")[2], self._role, source)
         checksum = Checksum("sha256", source.sha256) if source.sha256 else None
-        tag = headers.get("ETag") or headers.get("Last-Modified") or f"length {length}"
+        revision = f"sha256:{source.sha256}" if source.sha256 else _tag(headers, source)
         return Snapshot(
-            f"sha256:{source.sha256}" if source.sha256 else tag.strip('"'),
+            revision,
             (RemoteFile(name, source.url, size, checksum),),
             is_file=True,
             is_immutable=bool(source.sha256),
@@ -73,6 +72,17 @@ class WebRemote(Remote):
             timeout=TIMEOUT_SECONDS,
             allow_redirects=True,
         )
+
+
+def _tag(headers: Mapping[str, str], source: HttpsSource) -> str:
+    """Return the entity tag, or the time of the last change. Raises StagingFailed."""
+    if tag := headers.get("ETag") or headers.get("Last-Modified"):
+        return tag.strip('"')
+    raise StagingFailed(
+        StagingReason.UNSUITABLE_CONTENT,
+        f"{source.host} reports neither ETag nor Last-Modified, so that a change of {source} would "
+        "not be noticed; append #sha256=DIGEST",
+    )
 
 
 def ranged_chunks(response: requests.Response, start: int, stop: int | None) -> Iterator[bytes]:

@@ -7,15 +7,19 @@ import base64
 import hashlib
 import json
 import re
+import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from .private_authority import Certificate
 
 CHUNK_BYTES = 64 * 1024
 TOKEN = "token-of-the-test"
@@ -51,7 +55,8 @@ Fault = Callable[["HubHandler"], bool]
 class HubServer:
     """Context manager that serves the repositories."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self._certificate = certificate
         self.repositories: dict[str, Repository] = {}
         """Repositories by `org/name` or `datasets/org/name`."""
         self.requests: list[str] = []
@@ -61,11 +66,21 @@ class HubServer:
         self.faults: list[Fault] = []
         self.seconds_per_chunk = 0.0
         self.uploads: dict[str, bytes] = {}
+        self.damaged: dict[str, bytes] = {}
+        """Content that is sent instead of a file's own, by path in its repository."""
+        self.sizes: dict[str, int] = {}
+        """Size that is reported instead of a file's own."""
+        self._active = 0
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         handler = type("Handler", (HubHandler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
+        if self._certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._certificate.file, self._certificate.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
@@ -80,7 +95,27 @@ class HubServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def cdn(self) -> str:
+        """URL of the host that serves weights; with TLS, that of the certificate."""
+        return self.url if self._certificate else self.url.replace("127.0.0.1", "localhost")
+
+    def is_idle(self) -> bool:
+        """Return whether no request is being answered."""
+        return self._active == 0
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        with self._lock:
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active -= 1
 
     def add(self, name: str, files: Mapping[str, bytes]) -> Repository:
         repository = self.repositories.setdefault(name, Repository())
@@ -123,16 +158,10 @@ class HubHandler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self._dispatch()
+        with self.hub.answering():
+            self._dispatch()
 
-    def do_GET(self) -> None:
-        self._dispatch()
-
-    def do_POST(self) -> None:
-        self._dispatch()
-
-    def do_PUT(self) -> None:
-        self._dispatch()
+    do_GET = do_POST = do_PUT = do_HEAD  # noqa: N815
 
     def answer(
         self, status: int, value: Any, headers: Mapping[str, str] = {}, body: bytes | None = None
@@ -156,7 +185,7 @@ class HubHandler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         path = unquote(url.path).strip("/")
         if path.startswith("cdn/"):
-            self._send_file(*path.removeprefix("cdn/").split("/", 2)[1:], path)
+            self._send_file(*path.removeprefix("cdn/").split("/", 2)[1:])
             return
         if path.startswith("put/"):
             self.hub.uploads[path.removeprefix("put/")] = self._body
@@ -173,7 +202,7 @@ class HubHandler(BaseHTTPRequestHandler):
     def _repository(self, path: str, query: Mapping[str, list[str]]) -> None:
         form = re.fullmatch(
             r"(?:api/)?(?:models/)?(?P<name>(?:datasets/)?[^/]+/[^/]+?)(?:\.git)?"
-            r"(?:/(?P<verb>revision|tree|paths-info|resolve|preupload|commit|info)/?(?P<rest>.*))?",
+            r"(?:/(?P<verb>revision|tree|paths-info|resolve|preupload|commit|branch|info)/?(?P<rest>.*))?",
             path,
         )
         assert form is not None, path
@@ -189,8 +218,12 @@ class HubHandler(BaseHTTPRequestHandler):
             self.answer(404 if token else 401, {}, error)
             return
         verb, rest = form["verb"] or "revision", form["rest"] or "main"
+        if verb == "branch":
+            repository.branches.setdefault(rest, repository.branches["main"])
+            self.answer(200, {})
+            return
         if verb in ("preupload", "commit", "info"):
-            self._upload(form["name"], repository, verb)
+            self._upload(form["name"], repository, verb, rest)
             return
         revision, _, below = rest.partition("/")
         if rest.startswith("refs/"):
@@ -209,15 +242,19 @@ class HubHandler(BaseHTTPRequestHandler):
             if not chosen:
                 self.answer(404, {}, {"X-Error-Code": "EntryNotFound"})
                 return
-            self.answer(200, [_entry(p, c) for p, c in chosen.items()])
+            entries = [_entry(p, c) for p, c in chosen.items()]
+            self.answer(200, [e | self._reported_size(e["path"]) for e in entries])
         elif verb == "paths-info":
             form_paths = parse_qs(self._body.decode()).get("paths", [])
             paths = form_paths or json.loads(self._body or b"{}").get("paths", [])
             self.answer(200, [entry for each in paths for entry in _path_info(files, each)])
-        elif repository.is_gated and "granted" not in token and not token.endswith("granted"):
+        elif repository.is_gated:
             self.answer(403 if token else 401, {}, {"X-Error-Code": "GatedRepo"})
         else:
             self._resolve(form["name"], commit, files, below)
+
+    def _reported_size(self, path: str) -> dict[str, int]:
+        return {"size": self.hub.sizes[path]} if path in self.hub.sizes else {}
 
     def _resolve(self, name: str, commit: str, files: Mapping[str, bytes], path: str) -> None:
         if path not in files:
@@ -230,20 +267,22 @@ class HubHandler(BaseHTTPRequestHandler):
             headers = {
                 "X-Repo-Commit": commit, "X-Linked-Size": str(len(content)),
                 "X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-                "Location": f"/cdn/{name.replace('/', '--')}/{commit}/{path}",
+                "Location": f"{self.hub.cdn}/cdn/{name.replace('/', '--')}/{commit}/{path}",
             }  # fmt: skip
             self.answer(302, {}, headers)
             return
         self._send_bytes(content, path, headers)
 
-    def _send_file(self, commit: str, path: str, _: str) -> None:
+    def _send_file(self, commit: str, path: str) -> None:
         for repository in self.hub.repositories.values():
             if commit in repository.commits:
-                self._send_bytes(repository.commits[commit][path], path, {})
+                content = repository.commits[commit][path]
+                self._send_bytes(content, path, {"ETag": f'"{_oid(content)}"'})
                 return
 
     def _send_bytes(self, content: bytes, path: str, headers: Mapping[str, str]) -> None:
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        content = self.hub.damaged.get(path, content)
         start, stop = 0, len(content)
         if span is not None:
             start, stop = int(span[1]), min(stop, int(span[2] or stop) + 1)
@@ -273,15 +312,18 @@ class HubHandler(BaseHTTPRequestHandler):
                 time.sleep(self.hub.seconds_per_chunk)
 
     def _create(self) -> None:
+        if not self.headers.get("Authorization"):
+            self.answer(401, {})
+            return
         value = json.loads(self._body)
         name = f"{value.get('organization') or 'user'}/{value['name']}"
         if name in self.hub.repositories:
             self.answer(409, {"url": f"{self.hub.url}/{name}"})
             return
-        self.hub.add(name, {}).is_private = value.get("private", False)
+        self.hub.add(name, {}).is_private = value.get("visibility") == "private"
         self.answer(200, {"url": f"{self.hub.url}/{name}", "id": name})
 
-    def _upload(self, name: str, repository: Repository, verb: str) -> None:
+    def _upload(self, name: str, repository: Repository, verb: str, branch: str) -> None:
         if verb == "preupload":
             files = json.loads(self._body)["files"]
             modes = [
@@ -304,7 +346,7 @@ class HubHandler(BaseHTTPRequestHandler):
             kind = {"Content-Type": "application/vnd.git-lfs+json"}
             self.answer(200, value, kind)
         else:
-            files = dict(repository.commits[repository.branches["main"]])
+            files = dict(repository.commits[repository.branches[branch]])
             for line in self._body.decode().splitlines():
                 each = json.loads(line)
                 match each["key"]:
@@ -312,7 +354,7 @@ class HubHandler(BaseHTTPRequestHandler):
                         files[each["value"]["path"]] = base64.b64decode(each["value"]["content"])
                     case "lfsFile":
                         files[each["value"]["path"]] = self.hub.uploads[each["value"]["oid"]]
-            commit = repository.commit(files)
+            commit = repository.commit(files, branch)
             value = {
                 "success": True, "commitOid": commit,
                 "commitUrl": f"{self.hub.url}/{name}/commit/{commit}",

@@ -1,15 +1,11 @@
 import random
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from raggrpo_api.trainer.staging import StagingProgress, StagingReason
-from raggrpo_staging.folder import MARKER
-from support.processes.waiting import wait_for
 from support.servers.hub_server import HubServer
-from support.staging import PART_BYTES, Stage, make_model_source
+from support.staging import PART_BYTES, Stage, files_in, make_data_source, make_model_source
 
 WEIGHTS = random.Random(0).randbytes(5 * PART_BYTES + 1000)
 MODEL = {
@@ -21,12 +17,6 @@ MODEL = {
     ".gitattributes": b"unused",
 }
 NEEDED = ["config.json", "model.safetensors", "tokenizer.json"]
-
-
-def files_in(folder: Path) -> Mapping[str, bytes]:
-    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    found.pop(MARKER)
-    return found
 
 
 def test_model_is_staged_at_pinned_commit(hub: HubServer, stage: Stage) -> None:
@@ -68,36 +58,77 @@ def test_recorded_revision_is_staged_after_branch_moved(hub: HubServer, stage: S
     assert stage.staged(make_model_source("hf://org/name")).revision == new
 
 
-def test_killed_download_resumes(hub: HubServer, stage: Stage) -> None:
-    hub.add("org/name", MODEL)
-    hub.seconds_per_chunk = 0.05
-    run = stage.start(make_model_source("hf://org/name"))
-    wait_for(lambda: hub.sent["model.safetensors"] > len(WEIGHTS) // 2)
-    run.kill()
-    hub.seconds_per_chunk = 0.0
-    time.sleep(0.2)  # the server's threads notice the closed connections
-    already = hub.sent["model.safetensors"]
-
-    staged = stage.staged(make_model_source("hf://org/name"))
-
-    assert files_in(Path(staged.path))["model.safetensors"] == WEIGHTS
-    assert hub.sent["model.safetensors"] - already < len(WEIGHTS)
+CARD = """---
+configs:
+- config_name: main
+  default: true
+  data_files:
+  - split: train
+    path: main/train-*
+  - split: test
+    path: [main/test.jsonl]
+---
+"""
+DATA = {
+    "README.md": CARD.encode(),
+    "main/train-0.parquet": b"0" * 1000,
+    "main/train-1.parquet": b"1" * 1000,
+    "main/test.jsonl": b"{}\n",
+    "other/train-0.parquet": b"2",
+    "data/validation.jsonl": b"{}\n",
+}
 
 
 @pytest.mark.parametrize(
-    ("url", "reason", "words"),
+    ("selection", "files"),
     [
-        ("hf://org/name@v9", StagingReason.UNKNOWN_REVISION, "has no revision v9"),
-        ("hf://org/other", StagingReason.TOKEN_MISSING, "does not exist, or is private"),
-        ("hf://org/name/missing", StagingReason.NOT_FOUND, "missing"),
-        ("hf://org/empty", StagingReason.UNSUITABLE_CONTENT, "no weights in safetensors"),
+        ("/main", ["test.jsonl", "train-0.parquet", "train-1.parquet"]),
+        ("#config=main&split=train", ["main/train-0.parquet", "main/train-1.parquet"]),
+        ("#split=test", ["main/test.jsonl"]),
+        ("#config=other&split=train", ["other/train-0.parquet"]),
     ],
 )
-def test_wrong_source_is_reported(
-    hub: HubServer, stage: Stage, url: str, reason: StagingReason, words: str
+def test_selected_data_files_are_staged(
+    hub: HubServer, stage: Stage, selection: str, files: list[str]
 ) -> None:
-    hub.add("org/name", MODEL)
-    hub.add("org/empty", {"pytorch_model.bin": b"1"})
-    failure = stage.failure(make_model_source(url))
-    assert failure.reason is reason
-    assert words in failure.message
+    hub.add("datasets/org/data", DATA)
+    staged = stage.staged(make_data_source(f"hf://datasets/org/data{selection}"))
+    assert sorted(files_in(Path(staged.path))) == files
+
+
+def test_data_file_is_staged_as_file(hub: HubServer, stage: Stage) -> None:
+    hub.add("datasets/org/data", DATA)
+    staged = stage.staged(make_data_source("hf://datasets/org/data/main/train-0.parquet"))
+    assert Path(staged.path).name == "train-0.parquet"
+    assert Path(staged.path).read_bytes() == DATA["main/train-0.parquet"]
+
+
+def test_missing_split_is_reported_with_files(hub: HubServer, stage: Stage) -> None:
+    hub.add("datasets/org/data", DATA)
+    failure = stage.failure(make_data_source("hf://datasets/org/data#split=dev"))
+    assert failure.reason is StagingReason.NOT_FOUND
+    assert "no data file matches (found: main/train-0.parquet, " in failure.message
+
+
+def test_hub_cache_is_used_and_works_offline(hub: HubServer, stage: Stage) -> None:
+    commit = hub.add("org/name", MODEL).branches["main"]
+    hub.add("datasets/org/data", DATA)
+    stage.use_hub_cache = True
+    stage.env["HF_HOME"] = str(stage.base / "hub-home")
+    model, data = (
+        make_model_source("hf://org/name"),
+        make_data_source("hf://datasets/org/data#split=test"),
+    )
+    online = [stage.staged(each) for each in (model, data)]
+    stage.env |= {"HF_HUB_OFFLINE": "1"}
+    offline = [stage.staged(each) for each in (model, data)]
+    missing = stage.failure(make_model_source("hf://org/name@v2"))
+
+    assert Path(online[0].path) == (
+        stage.base / "hub-home" / "hub" / "models--org--name" / "snapshots" / commit
+    )
+    assert sorted(each.name for each in Path(online[0].path).iterdir()) == NEEDED
+    assert Path(online[1].path, "main/test.jsonl").read_bytes() == b"{}\n"
+    assert [(e.digest, e.path) for e in offline] == [(e.digest, e.path) for e in online]
+    assert missing.reason is StagingReason.NOT_FOUND
+    assert "HF_HUB_OFFLINE" in missing.message

@@ -1,10 +1,11 @@
-// The registry with one storage driver; its own main program includes those of all clouds.
+// The registry with one storage driver and one kind of login; its own main program includes those of all clouds.
 package main
 
 import (
 	"os"
 
 	"github.com/distribution/distribution/v3/registry"
+	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 )
 

@@ -1,0 +1,134 @@
+"""An OCI registry (distribution) in a separate process."""
+
+import base64
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from support.processes.ports import free_port
+from support.processes.waiting import wait_for
+from tools.kind.go_programs import tool_folder
+
+USER, PASSWORD = "user", "password"
+HTPASSWD = "user:$2b$04$WLijXkHx0q1xTDCqUYIBK.olkbg9ydUeQFBSNuDh.0XmwnMXfz2ge\n"
+"""Password file for them."""
+IMAGE = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+
+class OciRegistry:
+    """Context manager that runs the registry; with `password_file`, it requires a login."""
+
+    def __init__(self, folder: Path, password_file: Path | None = None) -> None:
+        self._folder, self._password_file = folder, password_file
+        self.host = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self.host}"
+
+    def __enter__(self) -> Self:
+        config: dict[str, Any] = {
+            "version": "0.1",
+            "storage": {"filesystem": {"rootdirectory": str(self._folder / "registry")}},
+            "http": {"addr": self.host},
+            "log": {"level": "error"},
+        }
+        if self._password_file is not None:
+            config["auth"] = {"htpasswd": {"realm": "test", "path": str(self._password_file)}}
+        file = self._folder / "registry.json"
+        file.write_text(json.dumps(config))
+        program = tool_folder("registry") / "registry"
+        self._process = subprocess.Popen(
+            [program, "serve", file], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for(self._responds)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def add_image(self, name: str, layers: list[Mapping[str, bytes]], tag: str = "v1") -> str:
+        """Push an image whose layers are archives of these files; return its digest."""
+        described = [self._blob(name, make_layer(each)) | {"mediaType": LAYER} for each in layers]
+        return self.add_manifest(name, described, tag)
+
+    def add_manifest(self, name: str, layers: list[dict[str, Any]], tag: str = "v1") -> str:
+        config = self._blob(name, b"{}") | {"mediaType": "application/vnd.oci.image.config.v1+json"}
+        manifest = {"schemaVersion": 2, "mediaType": IMAGE, "config": config, "layers": layers}
+        return self._put_manifest(name, manifest, tag)
+
+    def add_index(self, name: str, digests: Mapping[str, str], tag: str = "v1") -> str:
+        """Push an index of images by architecture; return its digest."""
+        manifests = [
+            {
+                "mediaType": IMAGE,
+                "digest": digest,
+                "size": self._manifest_size(name, digest),
+                "platform": {"os": "linux", "architecture": architecture},
+            }
+            for architecture, digest in digests.items()
+        ]
+        index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
+        return self._put_manifest(name, index, tag)
+
+    def _manifest_size(self, name: str, digest: str) -> int:
+        url = f"{self.url}/v2/{name}/manifests/{digest}"
+        return int(httpx.head(url, headers={"Accept": IMAGE}).headers["Content-Length"])
+
+    def _put_manifest(self, name: str, manifest: Mapping[str, Any], tag: str) -> str:
+        response = httpx.put(
+            f"{self.url}/v2/{name}/manifests/{tag}",
+            content=json.dumps(manifest),
+            headers={"Content-Type": manifest["mediaType"]},
+        )
+        response.raise_for_status()
+        return response.headers["Docker-Content-Digest"]
+
+    def _blob(self, name: str, content: bytes) -> dict[str, Any]:
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        started = httpx.post(f"{self.url}/v2/{name}/blobs/uploads/").raise_for_status()
+        location = httpx.URL(started.headers["Location"])
+        url = location.copy_merge_params({"digest": digest})
+        httpx.put(url, content=content).raise_for_status()
+        return {"digest": digest, "size": len(content)}
+
+    def _responds(self) -> bool:
+        assert self._process.poll() is None, "the registry exited"
+        try:
+            return httpx.get(f"{self.url}/v2/").status_code in (200, 401)
+        except httpx.TransportError:
+            return False
+
+
+def make_layer(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive; a content of the form `-> target` is a link."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            if content.startswith(b"-> "):
+                member.type, member.linkname = tarfile.SYMTYPE, content[3:].decode()
+                archive.addfile(member)
+                continue
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def docker_config(host: str, user: str = USER, password: str = PASSWORD) -> str:
+    """Return the content of config.json after a login."""
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return json.dumps({"auths": {host: {"auth": token}}})

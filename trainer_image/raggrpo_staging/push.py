@@ -1,0 +1,176 @@
+"""`python -m raggrpo_staging.push`: upload a folder to a hub, object store or registry.
+
+A repository is created as private if it does not exist. Clients read credentials, mirrors and
+proxies from the environment. Exit codes: 2 for invalid arguments; 3 if the push failed, and 4 if it
+may succeed later, with one line on standard error.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import assert_never
+
+import requests
+
+from raggrpo_api.fields.source import (
+    MAIN,
+    BucketSource,
+    HubSource,
+    ImageSource,
+    InvalidSource,
+    PushTarget,
+    parse_push_target,
+)
+from raggrpo_api.trainer.staging import GB, PushResult, StagingReason
+
+from .authorities import trust_authorities
+from .failures import StagingFailed
+from .folder import write_json
+from .retries import with_retries
+
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+EXIT_RETRY = 4
+LAYER_TYPE = "application/octet-stream"
+COMMIT_MESSAGE = "Upload results of training"
+
+
+def push(folder: Path, target: PushTarget, report: Callable[[str], None]) -> PushResult:
+    """Upload all files of a folder; repeat transient failures. Raises StagingFailed."""
+    files = upload_files(folder)
+    size = sum((folder / each).stat().st_size for each in files)
+    match target:
+        case HubSource():
+            revision = _push_to_hub(folder, files, target, report)
+        case BucketSource():
+            revision = _push_to_bucket(folder, files, target, report)
+        case ImageSource():
+            revision = _push_to_registry(folder, files, target, report)
+        case _:
+            assert_never(target)
+    return PushResult(url=str(target), revision=revision, bytes=size)
+
+
+def upload_files(folder: Path) -> list[str]:
+    """Return the files to upload by relative path: regular ones that are not hidden.
+
+    Raises StagingFailed if there are none.
+    """
+    found = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    paths = [each.relative_to(folder) for each in found]
+    visible = [p.as_posix() for p in paths if not any(part.startswith(".") for part in p.parts)]
+    if not visible:
+        raise StagingFailed(
+            StagingReason.NOT_FOUND, f"{folder} has no files; specify the folder of an export"
+        )
+    return visible
+
+
+def _push_to_hub(
+    folder: Path, files: Sequence[str], target: HubSource, report: Callable[[str], None]
+) -> str:
+    from huggingface_hub import HfApi
+
+    from .hub import translated
+
+    api = HfApi()
+    branch = target.revision or MAIN
+
+    def upload() -> str:
+        with translated(target, branch):
+            api.create_repo(target.repository, private=True, exist_ok=True)
+            if branch != MAIN:
+                api.create_branch(target.repository, branch=branch, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=target.repository,
+                folder_path=folder,
+                path_in_repo=target.path or None,
+                revision=branch,
+                commit_message=COMMIT_MESSAGE,
+                allow_patterns=list(files),
+            )
+        return str(commit.oid)
+
+    return with_retries(upload, report)
+
+
+def _push_to_bucket(
+    folder: Path, files: Sequence[str], target: BucketSource, report: Callable[[str], None]
+) -> str:
+    from .buckets import open_bucket, translated
+
+    file_system = open_bucket(target)
+    for each in files:
+
+        def upload(path: str = each) -> None:
+            with translated(target):
+                file_system.put_file(str(folder / path), f"{target.bucket}/{target.key}/{path}")
+
+        with_retries(upload, report)
+    return ""
+
+
+def _push_to_registry(
+    folder: Path, files: Sequence[str], target: ImageSource, report: Callable[[str], None]
+) -> str:
+    """Upload an artifact with one layer per file; return its digest."""
+    from oras import defaults, oci
+
+    from .registry_client import UPLOAD_BYTES, RegistryClient
+    from .web import translated
+
+    def retry(call: Callable[[], requests.Response]) -> requests.Response:
+        def translating() -> requests.Response:
+            with translated(target.registry):
+                return call()
+
+        return with_retries(translating, report)
+
+    client = with_retries(lambda: RegistryClient(target), report)
+    options = {"do_chunked": True, "chunk_size": UPLOAD_BYTES}
+    manifest = oci.NewManifest()
+    for each in files:
+        path = str(folder / each)
+        layer = oci.NewLayer(path, media_type=LAYER_TYPE)
+        layer["annotations"] = {defaults.annotation_title: each}
+        manifest["layers"].append(layer)
+        retry(partial(client.upload_blob, path, client.container, layer, **options))
+    manifest["config"], _ = oci.ManifestConfig()
+    with tempfile.NamedTemporaryFile("w") as config:
+        config.write("{}")
+        config.flush()
+        retry(partial(client.upload_blob, config.name, client.container, manifest["config"]))
+    uploaded = retry(lambda: client.upload_manifest(manifest, client.container))
+    return str(uploaded.headers.get("Docker-Content-Digest", ""))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Upload a folder and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="raggrpo_staging.push", description="Upload a folder to a hub, store or registry."
+    )
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--target", required=True, help="URL such as hf://org/name")
+    parser.add_argument("--result", type=Path, help="file to write PushResult to")
+    options = parser.parse_args(arguments)
+    try:
+        target = parse_push_target(options.target)
+    except InvalidSource as error:
+        parser.error(f"--target: {error}")
+    trust_authorities()
+    try:
+        result = push(options.folder, target, lambda text: print(text, flush=True))
+    except StagingFailed as failure:
+        print(f"error: {failure.reason}: {failure}", file=sys.stderr)
+        return EXIT_RETRY if failure.is_transient else EXIT_FAILED
+    if options.result is not None:
+        write_json(options.result, result.model_dump_json(by_alias=True))
+    print(f"Pushed {result.bytes / GB:.2f} GB to {result.url} {result.revision}".rstrip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

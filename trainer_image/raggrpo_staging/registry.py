@@ -1,0 +1,171 @@
+"""Model files in images and artifacts of an OCI registry."""
+
+import hashlib
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import requests
+from oras import defaults
+
+from raggrpo_api.fields.source import ImageSource
+from raggrpo_api.file_names import path_below
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
+
+from .download import file_digest
+from .failures import StagingFailed, detail
+from .registry_client import RegistryClient
+from .remote import Checksum, Remote, RemoteFile, Snapshot
+from .selection import require_plain, role_files
+from .web import ranged_chunks, translated
+
+MODELS = "models/"
+"""Folder of the model in an image."""
+MAX_MANIFEST_BYTES = 4 * 2**20
+_REMOVED = ".wh."
+_ALL_REMOVED = ".wh..wh..opq"
+
+
+class ImageRemote(Remote):
+    """Layers of an image, from which files are extracted, or files of an artifact."""
+
+    def __init__(self, source: ImageSource, role: SourceRole) -> None:
+        self._source, self._role = source, role
+
+    def snapshot(self, revision: str) -> Snapshot:
+        """Return the layers of the image, of several platforms that for Linux on x86-64."""
+        try:
+            return self._snapshot(revision)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise self._unsuitable(f"its manifest is invalid ({detail(error)})") from error
+
+    def _snapshot(self, revision: str) -> Snapshot:
+        digest, manifest = self._manifest(revision)
+        if "manifests" in manifest:
+            _, manifest = self._manifest(_platform_digest(manifest["manifests"]))
+        layers = manifest.get("layers") or []
+        titles = [_title(each) for each in layers]
+        if not layers or not all(titles):
+            files = [_layer_file(f"{number:04}", each) for number, each in enumerate(layers)]
+            return Snapshot(digest, tuple(files), is_packed=True)
+        chosen = set(role_files(titles, self._role, self._source))
+        named = [_layer_file(title, each) for title, each in zip(titles, layers, strict=True)]
+        return Snapshot(digest, tuple(each for each in named if each.path in chosen))
+
+    def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
+        """Yield a range of a layer."""
+        path = self._client.container.get_blob_url(file.location)
+        headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
+        with self._get(path, headers) as response:
+            yield from ranged_chunks(response, start, stop)
+
+    def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
+        """Extract the files below MODELS, later layers over earlier ones."""
+        for layer in sorted(archives.iterdir()):
+            self._extract(layer, folder)
+        paths = _paths(folder)
+        chosen = role_files(paths, self._role, self._source)
+        for each in set(paths) - set(chosen):
+            (folder / each).unlink()
+        return {each: file_digest(folder / each) for each in chosen}
+
+    def _extract(self, layer: Path, folder: Path) -> None:
+        try:
+            with tarfile.open(layer) as archive:
+                for member in archive:
+                    self._extract_member(archive, member, folder)
+        except tarfile.TarError as error:
+            raise self._unsuitable(f"a layer is not a tar or tar.gz archive ({error})") from error
+
+    def _extract_member(
+        self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
+    ) -> None:
+        path = member.name.removeprefix("./").removeprefix("/")
+        if not path.startswith(MODELS) or member.isdir():
+            return
+        path = path.removeprefix(MODELS)
+        require_plain(path, self._source)
+        target = path_below(folder, path)
+        if target.name.startswith(_REMOVED):
+            _remove(target, folder)
+            return
+        content = archive.extractfile(member) if member.isreg() else None
+        if content is None:
+            raise self._unsuitable(f"/{MODELS}{path} is a link or a special file")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file, 2**20)
+
+    def _manifest(self, digest: str) -> tuple[str, dict[str, Any]]:
+        """Return digest and content of a manifest; "" names that of the source."""
+        path = self._client.container.manifest_url(digest or None)
+        headers = {"Accept": ", ".join(defaults.default_manifest_accepted_media_types)}
+        with self._get(path, headers) as response:
+            content = response.raw.read(MAX_MANIFEST_BYTES, decode_content=True)
+        actual = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        expected = digest or self._source.digest
+        if expected not in ("", actual):
+            raise StagingFailed(
+                StagingReason.CHECKSUM_MISMATCH,
+                f"{self._source}: a manifest has digest {actual}, not {expected}; check the mirror",
+            )
+        return actual, json.loads(content)
+
+    def _unsuitable(self, problem: str) -> StagingFailed:
+        text = f"{self._source}: {problem}; build the image with regular files below /{MODELS}"
+        return StagingFailed(StagingReason.UNSUITABLE_CONTENT, text)
+
+    @contextmanager
+    def _get(self, path: str, headers: dict[str, str]) -> Iterator[requests.Response]:
+        client = self._client
+        with (
+            translated(self._source.registry),
+            client.do_request(
+                f"{client.prefix}://{path}", headers=headers, stream=True
+            ) as response,
+        ):
+            yield response
+
+    @cached_property
+    def _client(self) -> RegistryClient:
+        return RegistryClient(self._source)
+
+
+def _platform_digest(manifests: Sequence[Mapping[str, Any]]) -> str:
+    platform = {"os": "linux", "architecture": "amd64"}
+    for each in manifests:
+        if platform.items() <= (each.get("platform") or {}).items():
+            return str(each["digest"])
+    return str(manifests[0]["digest"])
+
+
+def _title(layer: Mapping[str, Any]) -> str:
+    return str((layer.get("annotations") or {}).get(defaults.annotation_title, ""))
+
+
+def _layer_file(path: str, layer: Mapping[str, Any]) -> RemoteFile:
+    digest = str(layer["digest"])
+    return RemoteFile(path, digest, int(layer["size"]), Checksum(*digest.split(":", 1)))
+
+
+def _paths(folder: Path) -> list[str]:
+    paths = [each.relative_to(folder) for each in folder.rglob("*") if each.is_file()]
+    return [each.as_posix() for each in paths if not each.parts[0].startswith(".")]
+
+
+def _remove(marker: Path, folder: Path) -> None:
+    """Remove what a whiteout file of a layer names: a file or folder, or the whole folder."""
+    name = marker.name.removeprefix(_REMOVED)
+    removed = [marker.with_name(name)]
+    if marker.name == _ALL_REMOVED:
+        removed = [each for each in marker.parent.glob("*") if not each.name.startswith(".")]
+    for each in removed:
+        if each.is_dir():
+            shutil.rmtree(each)
+        elif each != folder:
+            each.unlink(missing_ok=True)
