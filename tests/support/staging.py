@@ -41,9 +41,9 @@ def make_data_source(url: str, revision: str = "") -> SourceRequest:
 
 def files_in(folder: Path) -> Mapping[str, bytes]:
     """Return the content of the files of a staged folder by relative path."""
-    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    del found[MARKER]
-    return found
+    content = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    del content[MARKER]
+    return content
 
 
 class Stage:

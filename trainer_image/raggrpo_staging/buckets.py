@@ -39,9 +39,9 @@ class BucketRemote(Remote):
         root = f"{self._source.bucket}/{self._source.key}"
         with translated(self._source):
             self._files.invalidate_cache()
-            found = self._files.info(root)
-            is_file = found["type"] == "file"
-            listed = {root: found} if is_file else self._files.find(root, detail=True)
+            entry = self._files.info(root)
+            is_file = entry["type"] == "file"
+            listed = {root: entry} if is_file else self._files.find(root, detail=True)
         objects = {
             name.removeprefix(f"{root}/"): each
             for name, each in listed.items()
@@ -49,13 +49,13 @@ class BucketRemote(Remote):
         }
         if is_file:
             name = single_file(self._source.key.rpartition("/")[2], self._role, self._source)
-            objects, chosen = {name: found}, [name]
+            objects, chosen = {name: entry}, [name]
         else:
             chosen = role_files(list(objects), self._role, self._source)
         with translated(self._source):
             files = tuple(self._remote_file(each, objects[each]) for each in chosen)
         lines = "".join(f"{each.path} {_version(objects[each.path])}\n" for each in files)
-        revision = _version(found) if is_file else hashlib.sha256(lines.encode()).hexdigest()
+        revision = _version(entry) if is_file else hashlib.sha256(lines.encode()).hexdigest()
         return Snapshot(revision, files, is_file, is_immutable=False)
 
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
@@ -67,13 +67,13 @@ class BucketRemote(Remote):
     def _files(self) -> Any:
         return open_bucket(self._source)
 
-    def _remote_file(self, path: str, found: Mapping[str, Any]) -> RemoteFile:
+    def _remote_file(self, path: str, entry: Mapping[str, Any]) -> RemoteFile:
         checksum = None
         if self._source.scheme is Scheme.S3:
-            checksum = self._s3_checksum(found["name"])
-        elif text := found.get("md5Hash"):
+            checksum = self._s3_checksum(entry["name"])
+        elif text := entry.get("md5Hash"):
             checksum = Checksum("md5", base64.b64decode(text).hex())
-        return RemoteFile(path, found["name"], int(found["size"]), checksum)
+        return RemoteFile(path, entry["name"], int(entry["size"]), checksum)
 
     def _s3_checksum(self, name: str) -> Checksum | None:
         """Return the checksum of an object, unless it was uploaded in parts or is encrypted."""
@@ -115,8 +115,8 @@ def _open_gcs() -> Any:
     )
 
 
-def _version(found: Mapping[str, Any]) -> str:
-    tag = found.get("generation") or found.get("ETag") or found.get("etag") or found["size"]
+def _version(entry: Mapping[str, Any]) -> str:
+    tag = entry.get("generation") or entry.get("ETag") or entry.get("etag") or entry["size"]
     return str(tag).strip('"')
 
 

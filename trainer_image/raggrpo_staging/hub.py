@@ -51,10 +51,10 @@ class HubRemote(Remote):
 
     def snapshot(self, revision: str) -> Snapshot:
         """Return the files of the commit that the revision names now."""
-        wanted = revision or self._source.revision or MAIN
-        with translated(self._source, wanted):
+        expected = revision or self._source.revision or MAIN
+        with translated(self._source, expected):
             info = self._api.repo_info(
-                self._source.repository, repo_type=self._type, revision=wanted
+                self._source.repository, repo_type=self._type, revision=expected
             )
         self._commit = info.sha or ""
         listed = self._listed()
@@ -88,11 +88,11 @@ class HubRemote(Remote):
         source = self._source
         with translated(source, self._commit):
             if source.path:
-                found = self._api.get_paths_info(
+                entries = self._api.get_paths_info(
                     source.repository, source.path, revision=self._commit, repo_type=self._type
                 )
-                files = [each for each in found if isinstance(each, RepoFile)]
-                if files or not found:
+                files = [each for each in entries if isinstance(each, RepoFile)]
+                if files or not entries:
                     return files
             tree = self._api.list_repo_tree(
                 source.repository,

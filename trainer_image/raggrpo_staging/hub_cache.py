@@ -36,15 +36,15 @@ def stage_in_cache(
     A model is used in the cache. Data files are linked into `folder`, because the cache may have
     other files in the same folder.
     """
-    wanted = revision or source.revision or MAIN
+    name = revision or source.revision or MAIN
     if constants.HF_HUB_OFFLINE:
-        cached = _cached(source, wanted)
+        cached = _cached(source, name)
         snapshot = Snapshot(cached.name, _files(cached, source, role))
     else:
         remote = HubRemote(source, role)
         snapshot = with_retries(lambda: remote.snapshot(revision), progress.report)
         progress.expect(sum(each.size or 0 for each in snapshot.files), 0)
-        cached = with_retries(lambda: _download(source, wanted, snapshot), progress.report)
+        cached = with_retries(lambda: _download(source, name, snapshot), progress.report)
         progress.add(sum(each.size or 0 for each in snapshot.files))
     marker = _marker(source, snapshot, cached)
     if role is SourceRole.MODEL:

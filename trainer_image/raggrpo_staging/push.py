@@ -59,8 +59,8 @@ def upload_files(folder: Path) -> list[str]:
 
     Raises StagingFailed if there are none.
     """
-    found = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
-    paths = [each.relative_to(folder) for each in found]
+    regular = sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink())
+    paths = [each.relative_to(folder) for each in regular]
     visible = [p.as_posix() for p in paths if not any(part.startswith(".") for part in p.parts)]
     if not visible:
         raise StagingFailed(

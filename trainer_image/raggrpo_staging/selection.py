@@ -125,8 +125,8 @@ def _card_patterns(card: str, source: HubSource) -> Iterator[str]:
     listed = [each for each in configs or [] if isinstance(each, dict)]
     for config in listed:
         is_default = config.get("default") is True or config.get("config_name") == "default"
-        is_wanted = source.config == config.get("config_name")
-        if is_wanted or (not source.config and (is_default or len(listed) == 1)):
+        is_selected = source.config == config.get("config_name")
+        if is_selected or (not source.config and (is_default or len(listed) == 1)):
             yield from _split_patterns(config.get("data_files"), source.split)
 
 
