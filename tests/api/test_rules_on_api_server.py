@@ -66,6 +66,12 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "training.epochs": [0, 1],
     "training.miniBatchPrompts": [0, 1, 3, 64],
     "training.tokensPerMicroBatch": [1, 1111, 1112, 8192],
+    "training.lora": [
+        {}, {"rank": 8}, *({"targets": targets} for targets in (
+            [], ["AllLinear"], ["AllLinear", "q_proj"], ["q_proj"], ["q_proj", "q_proj"],
+            ["mlp.up_proj", "up_proj"], ["lm_head"], ["a.embed_tokens"], ["lm_head.a"], ["wte"],
+        )),
+    ],
     "training.rowLayout": ["SharedPrefix", "Padded"],
     "training.precision": ["BF16", "FP16", "FP32", "Auto"],
     "training.offPolicySteps": [0, 1],

@@ -16,8 +16,6 @@ GPU_LOGIT_CHUNK = 2**27
 """Logits per chunk on GPU: 512 MiB in fp32. Every chunk updates the whole LM head gradient."""
 WEIGHT_CHUNK_BYTES = GIB
 """Maximum unsharded weights per tensor chunk of a weight sync, unless one tensor is larger."""
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""Bytes of the fp32 parameter and AdamW's two moments."""
 EXPORT_BYTES_PER_PARAMETER = 4
 """Upper bound for an export, which has the data type of the initial model."""
 LOADING_BYTES_PER_PARAMETER = 4

@@ -1,8 +1,8 @@
 """Estimates of GPU memory: training state, activations, weights and KV cache.
 
-All values are in bytes; N is the number of parameters, S the number of ranks, TP the
-tensor-parallel size, b the bytes per element of the forward pass. Rules, plan, status and the
-check of measured devices share these estimates.
+All values are in bytes; N is the number of parameters, A that of adapters, S the number of ranks,
+TP the tensor-parallel size, b the bytes per element of the forward pass. Rules, plan, status and
+the check of measured devices share these estimates.
 """
 
 from raggrpo_api.memory import arithmetic as memory
@@ -22,12 +22,11 @@ from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import Facts
 
+from .parameters import adapter_parameters, trained_parameters
+
 MemoryInputs = JobSpec | TrainerConfig
 """Types with the sections that the estimates read."""
 
-STATE_BYTES_PER_PARAMETER = 16
-"""FSDP2 with AdamW: fp32 parameters, gradients and two moments, 4 bytes each."""
-REFERENCE_BYTES_PER_PARAMETER = 4
 ACTIVATION_BYTES_PER_ELEMENT = 34
 """Per token, hidden unit and layer in bf16 (arXiv 2205.05198, without the a·s/h term), for models
 with an unknown MLP."""
@@ -48,11 +47,28 @@ USABLE_SHARE = 0.92
 
 
 def training_state(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the persistent training state of a rank: 16·N/S, or 20·N/S with a reference model."""
-    per_parameter = STATE_BYTES_PER_PARAMETER
+    """Return the persistent training state of a rank.
+
+    That is 16·N/S, 20·N/S with a reference model, or (b·N + 16·A)/S with adapters, which need no
+    reference model.
+    """
+    return sum(training_state_components(spec, facts).values()) // max(1, num_ranks(spec.resources))
+
+
+def training_state_components(spec: MemoryInputs, facts: Facts) -> dict[str, int]:
+    """Return the training state of all ranks by component: FSDP2 with AdamW, states in fp32.
+
+    A model with adapters is frozen in the data type of the forward pass. Without adapters, the
+    model without them is the reference.
+    """
+    trained = trained_parameters(spec.training, facts)
+    components = {"weights": 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
+    if spec.training.lora:
+        frozen = element_bytes(spec.training.precision) * facts.parameters
+        return {"frozenWeights": frozen, **components}
     if spec.algorithm.kl_coefficient > 0:
-        per_parameter += REFERENCE_BYTES_PER_PARAMETER
-    return per_parameter * facts.parameters // max(1, num_ranks(spec.resources))
+        components["reference"] = 4 * facts.parameters
+    return components
 
 
 def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
@@ -73,13 +89,18 @@ def activation_bytes_per_token(spec: MemoryInputs, facts: Facts) -> int:
 
 
 def unsharded_bytes(spec: MemoryInputs, facts: Facts) -> int:
-    """Return the bytes of gathered parameters: b·(V·h + 2·layer), plus the largest block in fp32.
+    """Return the bytes of gathered parameters: b·(V·h + 2·layer), plus the largest gradient.
 
     The embedding stays gathered, the next layer is prefetched, and gradients are reduced in fp32.
+    With adapters, only theirs are reduced, but a layer's merged weights exist as well.
     """
     embedding = facts.vocabulary * facts.hidden_size
     layer = max(0, facts.parameters - embedding) // max(1, facts.layers)
-    gathered = element_bytes(spec.training.precision) * (embedding + 2 * layer)
+    element = element_bytes(spec.training.precision)
+    gathered = element * (embedding + 2 * layer)
+    if spec.training.lora:
+        adapters = adapter_parameters(spec.training, facts) // max(1, facts.layers)
+        return gathered + element * layer + 4 * adapters
     return gathered + 4 * max(embedding, layer)
 
 

@@ -54,11 +54,11 @@ class TrainingSpec(ApiModel):
     start_from: Annotated[StartFrom | None, OPERATIONAL] = None
     """Checkpoint of another job to start from; ignored once the job has a checkpoint."""
     lora: Annotated[LoraSpec | None, MODEL] = None
-    """Train low-rank adapters instead of all parameters; unspecified: all parameters."""
+    """Train low-rank adapters (LoRA) instead of all parameters; unspecified: all parameters."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1), MODEL] = 0
     """Seed of all random choices, which are keyed by (seed, step, prompt, sample)."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0), OPTIMIZATION] = 1e-6
-    """Peak learning rate of AdamW."""
+    """Peak learning rate of AdamW; if unspecified, 1e-5 with lora."""
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000), OPTIMIZATION] = 0
     """Steps of linear warm-up; step i has i / warmupSteps of the learning rate."""
     learning_rate_schedule: Annotated[LearningRateSchedule, OPTIMIZATION] = (

@@ -68,6 +68,10 @@ class Facts(ApiModel):
     """Dimension of an attention head."""
     mlp_size: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Active MLP units per layer and token; for a mixture of experts, of the active experts."""
+    adapted_layers: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Linear layers that get an adapter (training.lora); 0: unknown, or none."""
+    adapter_parameters_per_rank: Annotated[int, Field(ge=0, le=100_000_000_000_000)] = 0
+    """Parameters of all adapters of rank 1: the sum of inputs and outputs of these layers."""
     vocabulary: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     context_length: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     row_layout: RowLayout | None = None

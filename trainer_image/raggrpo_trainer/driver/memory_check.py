@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import GIB, MIB, ranks_per_pod
+from raggrpo_api.memory.parameters import trained_parameters
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig
@@ -44,8 +45,9 @@ def _check_host(config: TrainerConfig, pod: MeasuredDevice) -> None:
     if state > pod.total_bytes:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"training needs {_gib(state)} per pod ({config.facts.parameters:,} parameters: "
-            f"weights, gradients and AdamW's moments in fp32), but a pod has "
+            f"training needs {_gib(state)} per pod ({config.facts.parameters:,} parameters; "
+            f"weights, gradients and AdamW's moments of "
+            f"{trained_parameters(config.training, config.facts):,} in fp32), but a pod has "
             f"{_gib(pod.total_bytes)}; increase resources.memory or resources.nodes",
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from raggrpo_api.model_folder import UnsafeModel, require_safe_files
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 from raggrpo_trainer.data.tokenizer import Tokenizer
@@ -20,6 +21,7 @@ from .finding import Finding, finding_for
 from .weights import (
     Shapes,
     Unreadable,
+    adapted_layers,
     count_parameters,
     embedding_rows,
     missing_tensors,
@@ -57,7 +59,7 @@ class ModelCheck:
     """Number of rows of the embedding; 0 if unknown."""
 
 
-def check_model(path: Path) -> ModelCheck:
+def check_model(path: Path, lora: LoraSpec | None = None) -> ModelCheck:
     """Check the whole folder, so that all problems are reported at once."""
     if not path.is_dir():
         problem = f"{path} is not a folder: set model.path to the folder of a Hugging Face model"
@@ -80,7 +82,13 @@ def check_model(path: Path) -> ModelCheck:
     except Unreadable as error:
         problems.append(str(error))
     else:
-        facts = facts.model_copy(update={"parameters": count_parameters(shapes)})
+        adapted = adapted_layers(shapes, lora) if lora else []
+        counts = {
+            "parameters": count_parameters(shapes),
+            "adapted_layers": len(adapted),
+            "adapter_parameters_per_rank": sum(map(sum, adapted)),
+        }
+        facts = facts.model_copy(update=counts)
         if not problems:
             problems += _weight_problems(path, config, shapes)
     tokenizer = None

@@ -82,7 +82,7 @@ def to_bytes(result: PreflightResult) -> bytes:
 
 def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, list[Finding]]:
     model = _guarded(
-        lambda: check_model(Path(config.model.path)),
+        lambda: check_model(Path(config.model.path), config.training.lora),
         lambda error: ModelCheck(_unexpected(CheckId.MODEL_READABLE, error), Facts(), None, 0),
     )
     data = _guarded(

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from raggrpo_api import names
-from raggrpo_api.memory.arithmetic import (
-    CHECKPOINT_BYTES_PER_PARAMETER,
-    EXPORT_BYTES_PER_PARAMETER,
-    GIB,
-)
+from raggrpo_api.memory.arithmetic import EXPORT_BYTES_PER_PARAMETER, GIB
+from raggrpo_api.memory.parameters import checkpoint_bytes
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId, Facts
@@ -22,8 +19,6 @@ from raggrpo_trainer.checkpoint.folder import CheckpointName
 from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, finding_for, not_evaluated
-
-BYTES_PER_PARAMETER = CHECKPOINT_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER
 
 
 def check_paths(config: TrainerConfig) -> Finding:
@@ -81,7 +76,8 @@ def check_space(config: TrainerConfig, facts: Facts) -> Finding:
     count = spec.keep_last + 1 + spec.keep_best
     folders = [path / str(name) for name in CheckpointName.all_in(path)]
     existing = sum(sum(file_sizes(folder).values()) for folder in folders)
-    needed = max(0, count * BYTES_PER_PARAMETER * facts.parameters - existing)
+    exported = EXPORT_BYTES_PER_PARAMETER * facts.parameters
+    needed = max(0, count * checkpoint_bytes(config.training, facts) - existing) + exported
     free = shutil.disk_usage(_nearest_existing(path)).free
     evidence = f"{free / GIB:.1f} GiB free at {path}, {needed / GIB:.1f} GiB needed"
     remedy = "free up disk space, or decrease checkpoint.keepLast"

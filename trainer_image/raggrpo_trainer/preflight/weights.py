@@ -12,6 +12,7 @@ from raggrpo_api.foreign_files import open_regular, parse_json
 from raggrpo_api.limits import MAX_SAFETENSORS_HEADER_BYTES
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
 from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
 MAX_LISTED_FILES = 3
@@ -24,6 +25,9 @@ MAX_NAME_BYTES = 255
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 """Ends of the names of input embeddings."""
+WEIGHT = ".weight"
+IN_LAYER = re.compile(r"\.\d+\.")
+"""Part of a tensor's name that is the number of its layer."""
 SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
 """Name of a shard: its number and the number of shards."""
 
@@ -51,6 +55,19 @@ def count_parameters(shapes: Shapes) -> int:
 def embedding_rows(shapes: Shapes) -> int:
     """Return the number of rows of the input embedding, or 0 if no tensor has its name."""
     return next((shape[0] for name, shape in shapes.items() if name.endswith(EMBEDDINGS)), 0)
+
+
+def adapted_layers(shapes: Shapes, lora: LoraSpec) -> list[Sequence[int]]:
+    """Return the shapes of the linear layers that get an adapter.
+
+    These are matrices in numbered layers. Experts of a mixture have no `nn.Linear`.
+    """
+    return [
+        shape
+        for name, shape in shapes.items()
+        if len(shape) == 2 and IN_LAYER.search(name) and ".experts." not in name
+        if name.endswith(WEIGHT) and lora.is_target(name.removesuffix(WEIGHT))
+    ]
 
 
 def missing_tensors(config: Mapping[str, Any], shapes: Shapes) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from .overrides import UnknownValue, Values, parse_value
-from .translation import ACTOR, DEFAULTS, ROLLOUT
+from .translation import ACTOR, DEFAULTS, MODEL, ROLLOUT
 
 NUMBERS: Final = frozenset(
     {
@@ -21,6 +21,8 @@ NUMBERS: Final = frozenset(
         f"{ACTOR}ppo_max_token_len_per_gpu",
         f"{ROLLOUT}max_num_batched_tokens",
         f"{ROLLOUT}multi_turn.max_assistant_turns",
+        f"{MODEL}lora_rank",
+        f"{MODEL}lora.rank",
     }
 )
 """Fields whose values must be numbers."""

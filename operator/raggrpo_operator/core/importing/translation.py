@@ -27,6 +27,7 @@ UNNAMED: Final = "verl-import"
 """Name of a job if the experiment name is unknown."""
 ROLLOUT: Final = "actor_rollout_ref.rollout."
 ACTOR: Final = "actor_rollout_ref.actor."
+MODEL: Final = "actor_rollout_ref.model."
 DEFAULTS: Final[Mapping[str, Any]] = {
     "data.train_batch_size": 1024,
     "data.max_prompt_length": 512,
@@ -43,7 +44,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     f"{ROLLOUT}temperature": 1.0,
     f"{ROLLOUT}gpu_memory_utilization": 0.5,
     f"{ROLLOUT}tensor_model_parallel_size": 2,
-    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    f"{MODEL}enable_gradient_checkpointing": True,
+    f"{MODEL}lora_alpha": 16,
+    f"{MODEL}lora.alpha": 32,
     "algorithm.norm_adv_by_std_in_grpo": True,
     "trainer.n_gpus_per_node": 8,
     "trainer.total_epochs": 30,

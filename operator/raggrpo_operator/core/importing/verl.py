@@ -12,6 +12,7 @@ from typing import Final
 from raggrpo_api.spec.training import TrainingSpec
 
 from .composition import Read
+from .lora import map_lora
 from .numeric_fields import with_numbers
 from .overrides import Values
 from .references import resolve_references
@@ -90,7 +91,15 @@ def import_verl(
     translation.lines["wrong"] += number_lines
     translation.lines["missing"] += missing
     read_tool_file(translation, read)
-    for map_section in (_data, _model_and_training, _rollout, map_retrieval, _reward, _run):
+    for map_section in (
+        _data,
+        _model_and_training,
+        map_lora,
+        _rollout,
+        map_retrieval,
+        _reward,
+        _run,
+    ):
         map_section(translation)
     translation.report_remaining()
     return translation.imported()

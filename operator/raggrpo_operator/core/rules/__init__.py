@@ -18,6 +18,7 @@ from . import (
     cluster,
     lengths,
     limits,
+    lora,
     memory,
     monitoring,
     names_and_secrets,
@@ -169,6 +170,11 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     numerics.bf16_is_available,  # on facts
     numerics.row_layout_is_exact,  # on facts
     numerics.backoff_is_ordered,
+    lora.lora_has_targets,
+    lora.all_linear_is_the_only_target,
+    lora.lora_targets_are_unique,
+    lora.lora_targets_are_inner_layers,
+    lora.rank_reduces_parameters,  # on facts
     formats.job_name_is_short,  # API server only
     formats.n_is_quoted,  # API server only
     formats.utilization_is_not_zero,  # API server only

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import num_ranks
+from raggrpo_api.memory.parameters import adapter_parameters
 from raggrpo_api.spec.job_spec import JobSpec, Preset
 from raggrpo_api.spec.resources import Device, Placement, ResourcesSpec
 from raggrpo_operator.core.sizing.retriever_memory import retriever_terms
@@ -59,20 +60,20 @@ def training_state_fits(inputs: RuleInput) -> Iterator[Violation]:
     spec, facts = inputs.spec, inputs.facts
     state, room = gpu_memory.training_state(spec, facts), gpu_memory.training_room(spec, facts)
     if gpu_memory.training_state_excess(spec, facts) > 0:
-        ranks, whole = num_ranks(spec.resources), gpu_memory.assumed_memory(spec, facts)
+        whole = gpu_memory.assumed_memory(spec, facts)
         colocated = spec.resources.placement is Placement.COLOCATED
         share = gpu_memory.engine_share(spec, facts) if colocated else 0
         yield Violation(
             UTILIZATION,
             Reason.TRAINING_STATE_DOES_NOT_FIT,
             f"the training state does not fit ({format_size(state)} per GPU, limit "
-            f"{format_size(max(0, room))}): {facts.parameters:,} parameters over {ranks} "
-            f"ranks (fp32 weights, gradients and AdamW moments); the limit is {_device(inputs)} "
+            f"{format_size(max(0, room))}): {_state(inputs)}; the limit is {_device(inputs)} "
             f"minus {format_size(share)} for the engine, "
             f"{format_size(gpu_memory.weight_sync_bytes(spec, facts))} for the weight sync and "
             f"{format_size(whole - gpu_memory.usable_memory(spec, facts))} for "
             "fragmentation",
-            "request more GPUs, or reduce rollout.gpuMemoryUtilization",
+            "request more GPUs, or reduce rollout.gpuMemoryUtilization"
+            + ("" if spec.training.lora else ", or train adapters only (training.lora)"),
         )
 
 
@@ -224,6 +225,18 @@ def _is_gpu_model_known(inputs: RuleInput) -> bool:
 
 def _is_gpu_memory_known(inputs: RuleInput) -> bool:
     return _is_gpu_model_known(inputs) and gpu_memory.device_memory(inputs.spec, inputs.facts) > 0
+
+
+def _state(inputs: RuleInput) -> str:
+    """Return the parameters and data types of the training state as text."""
+    training, facts = inputs.spec.training, inputs.facts
+    ranks = num_ranks(inputs.spec.resources)
+    states = "fp32 weights, gradients and AdamW moments"
+    if training.lora is None:
+        return f"{facts.parameters:,} parameters over {ranks} ranks ({states})"
+    trained = f"{adapter_parameters(training, facts):,} of adapters ({states})"
+    frozen = f"{facts.parameters:,} frozen parameters ({training.precision})"
+    return f"{frozen} and {trained} over {ranks} ranks"
 
 
 def _device(inputs: RuleInput) -> str:

@@ -19,6 +19,8 @@ from .base.spec_rule import spec_rule
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
 """Bounds of vLLM's SamplingParams; lower temperatures are raised to the minimum."""
 LEARNING_RATE_RANGE = (1e-8, 1e-3)
+LORA_LEARNING_RATE_RANGE = (2e-6, 1e-3)
+"""Adapters start at zero: below, they hardly change the model; above, training often diverges."""
 CONSTANT = LearningRateSchedule.CONSTANT
 _FLASH = is_one_of("model.attention", "Flash")
 
@@ -67,11 +69,14 @@ def top_p_keeps_logprobs_exact(inputs: RuleInput) -> Iterator[Violation]:
 
 
 def learning_rate_is_usual(inputs: RuleInput) -> Iterator[Violation]:
-    """Warn about learning rates that usually result from a typo in the exponent."""
-    rate, (lowest, highest) = inputs.spec.training.learning_rate, LEARNING_RATE_RANGE
+    """Warn about learning rates of full training with adapters, and about likely typos."""
+    training = inputs.spec.training
+    rate, of = training.learning_rate, " of adapters" if training.lora else ""
+    lowest, highest = LORA_LEARNING_RATE_RANGE if training.lora else LEARNING_RATE_RANGE
     if not lowest <= rate <= highest:
-        message = f"the learning rate {rate:g} is not between {lowest:g} and {highest:g}"
-        remedy = "check the exponent; 1e-6 is usual for models of 0.5B or more parameters"
+        message = f"the learning rate {rate:g}{of} is not between {lowest:g} and {highest:g}"
+        usual = "1e-5 to 2e-4 are" if training.lora else "1e-6 is"
+        remedy = f"check the exponent; {usual} usual for models of 0.5B or more parameters"
         yield warning("spec.training.learningRate", Reason.LEARNING_RATE_UNUSUAL, message, remedy)
 
 

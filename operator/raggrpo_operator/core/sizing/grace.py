@@ -2,7 +2,7 @@
 
 import math
 
-from raggrpo_api.memory.arithmetic import CHECKPOINT_BYTES_PER_PARAMETER
+from raggrpo_api.memory.parameters import checkpoint_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.job_status import JobStatus
 
@@ -23,7 +23,7 @@ def grace_seconds(spec: JobSpec, status: JobStatus) -> int:
     `deadlines.checkpointSeconds`, because a hung driver uses the whole period.
     """
     slowest = status.restart_state.slowest_save_seconds
-    size = CHECKPOINT_BYTES_PER_PARAMETER * status.preflight.facts.parameters
+    size = checkpoint_bytes(spec.training, status.preflight.facts)
     save = SAVES_COVERED * slowest or size / (SAVE_BYTES_PER_SECOND * spec.resources.nodes)
     needed = math.ceil(status.progress.seconds_per_step + save + MARGIN_SECONDS)
     return max(MIN_SECONDS, min(needed, spec.recovery.deadlines.checkpoint_seconds))

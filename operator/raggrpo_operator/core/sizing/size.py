@@ -4,18 +4,20 @@ Specified amounts take precedence and are listed after the terms of the estimate
 on the model are 0 before preflight.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import (
-    CHECKPOINT_BYTES_PER_PARAMETER,
     EXPORT_BYTES_PER_PARAMETER,
     GIB,
     LOADING_BYTES_PER_PARAMETER,
     concurrent_sequences,
+    element_bytes,
     num_ranks,
     ranks_per_pod,
 )
+from raggrpo_api.memory.parameters import checkpoint_bytes, trained_parameters
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.status.sizing import PodRole, PodSizing, Sizing, SizingTerm
@@ -101,13 +103,13 @@ def _gpus(spec: JobSpec) -> int:
 def _memory_terms(spec: JobSpec, facts: Facts, shm: float) -> list[SizingTerm]:
     in_pod = ranks_per_pod(spec.resources)
     ranks = max(1, num_ranks(spec.resources))
-    shards = CHECKPOINT_BYTES_PER_PARAMETER * facts.parameters * in_pod // ranks
+    shards = checkpoint_bytes(spec.training, facts) * in_pod // ranks
     readers = 1 if spec.training.load_in_turns else in_pod
     loading = LOADING_BYTES_PER_PARAMETER * facts.parameters * readers
     staging = max(loading, shards, EXPORT_BYTES_PER_PARAMETER * facts.parameters)
     what = (
-        f"maximum of loading the model ({readers} × 4 B per parameter), this pod's shards (12 B) "
-        "and export"
+        f"maximum of loading the model ({readers} × 4 B per parameter), this pod's shards (12 B"
+        f"{' per trained parameter' if spec.training.lora else ''}) and export"
     )
     staged = with_model_note(what, facts)
     dataset = facts.rows * spec.data.max_prompt_length * 4
@@ -128,7 +130,7 @@ def _process_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         heap = PROCESS_BYTES_PER_GPU * max(1, in_pod)
         return [_memory("processes", heap, f"{in_pod} GPUs × 4 GiB of CUDA processes")]
     state = gpu_memory.training_state(spec, facts) + gpu_memory.activations(spec, facts)
-    training = with_model_note("16 B per parameter and activations", facts)
+    training = with_model_note(f"{_state_reason(spec)} and activations", facts)
     engine = with_model_note("1 GiB for vLLM, weights and KV cache", facts)
     return [
         _memory("driver", GIB, "driver, progress server and Ray"),
@@ -142,16 +144,12 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
     """Return the memory terms of one GPU, or [] on CPU or while the model is unknown."""
     if spec.resources.device is Device.CPU or not facts.parameters:
         return []
-    ranks, longest = max(1, num_ranks(spec.resources)), spec.data.max_sequence_length
-    of_ranks = f"B per parameter over {ranks} ranks"
-    shard = 4 * facts.parameters // ranks
+    longest = spec.data.max_sequence_length
     active = gpu_memory.activations(spec, facts)
     layout = f"{gpu_memory.micro_batch_tokens(spec)} tokens per pass, {spec.training.row_layout}"
     weights = gpu_memory.engine_weights(spec, facts)
     terms = [
-        _gpu("weights", shard, f"4 {of_ranks}"),
-        _gpu("gradients", shard, f"4 {of_ranks}"),
-        _gpu("optimizer", 2 * shard, f"8 {of_ranks}, AdamW's moments"),
+        *_state_terms(spec, facts),
         _gpu(
             "unsharded",
             gpu_memory.unsharded_bytes(spec, facts),
@@ -166,8 +164,6 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
         _gpu("engineWeights", weights, f"tensor parallel {spec.rollout.tensor_parallel_size}"),
         _gpu("engineOverhead", gpu_memory.ENGINE_OVERHEAD, "CUDA graphs and activations"),
     ]
-    if spec.algorithm.kl_coefficient > 0:
-        terms.insert(3, _gpu("reference", shard, f"4 {of_ranks}"))
     if whole := gpu_memory.device_memory(spec, facts):
         cache = max(0, gpu_memory.kv_cache(spec, facts))
         sequences = cache // max(1, longest * gpu_memory.kv_bytes_per_token(spec, facts))
@@ -179,3 +175,22 @@ def _gpu_terms(spec: JobSpec, facts: Facts) -> list[SizingTerm]:
             _gpu("fragmentation", fragmentation, "8 %, including the CUDA context"),
         ]
     return terms
+
+
+def _state_terms(spec: JobSpec, facts: Facts) -> Iterator[SizingTerm]:
+    ranks = max(1, num_ranks(spec.resources))
+    trained = trained_parameters(spec.training, facts)
+    of_trained = "parameter of the adapters" if spec.training.lora else "parameter"
+    for name, amount in gpu_memory.training_state_components(spec, facts).items():
+        is_frozen = name == "frozenWeights"
+        each = amount // max(1, facts.parameters if is_frozen else trained)
+        of = "frozen parameter" if is_frozen else of_trained
+        note = ", AdamW's moments" if name == "optimizer" else ""
+        yield _gpu(name, amount // ranks, f"{each} B per {of} over {ranks} ranks{note}")
+
+
+def _state_reason(spec: JobSpec) -> str:
+    if spec.training.lora is None:
+        return "16 B per parameter"
+    frozen = element_bytes(spec.training.precision)
+    return f"{frozen} B per frozen parameter, 16 B per parameter of the adapters"

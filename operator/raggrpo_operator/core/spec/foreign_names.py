@@ -26,6 +26,16 @@ _ACTOR: Final = "actor_rollout_ref.actor"
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
 _MODEL: Final = "actor_rollout_ref.model"
 _PACKED: Final = "rows are packed up to the token budget training.tokensPerMicroBatch"
+_ALL_LINEAR: Final = "a list of layers; [AllLinear] for all-linear"
+_ONLY_LINEAR: Final = "only linear layers get adapters (training.lora.targets)"
+_NO_EXCLUSION: Final = "training.lora.targets lists the layers that get adapters"
+_NO_DROPOUT: Final = "adapters have no dropout"
+_NO_ADAPTER: Final = "adapters start at zero; merge the adapter into the model of model.path"
+_ONLY_ADAPTERS: Final = "with training.lora, only the adapters are trained"
+_NOT_QUANTIZED: Final = (
+    "a quantized model cannot be trained; with training.lora, the model is frozen in BF16"
+)
+_STANDARD_LORA: Final = "adapters are those of the LoRA paper, scaled by alpha / rank"
 _NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
 _NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
 _NO_LENGTH_PENALTY: Final = (
@@ -65,7 +75,19 @@ VERL_FIELDS: Final[Mapping[str, ForeignField]] = {
     f"{_MODEL}.custom_chat_template": ForeignField("data.chatTemplate"),
     f"{_MODEL}.enable_gradient_checkpointing": ForeignField("training.gradientCheckpointing"),
     f"{_MODEL}.use_remove_padding": ForeignField(note="rows have no padding"),
-    f"{_MODEL}.lora_rank": ForeignField(note="all parameters are trained; LoRA is not supported"),
+    f"{_MODEL}.lora_rank": ForeignField("training.lora.rank", "0 trains all parameters"),
+    f"{_MODEL}.lora_alpha": ForeignField("training.lora.alpha"),
+    f"{_MODEL}.target_modules": ForeignField("training.lora.targets", _ALL_LINEAR),
+    f"{_MODEL}.exclude_modules": ForeignField(note=_NO_EXCLUSION),
+    f"{_MODEL}.target_parameters": ForeignField(note=_ONLY_LINEAR),
+    f"{_MODEL}.lora_adapter_path": ForeignField(note=_NO_ADAPTER),
+    f"{_MODEL}.lora.rank": ForeignField("training.lora.rank", "0 trains all parameters"),
+    f"{_MODEL}.lora.alpha": ForeignField("training.lora.alpha"),
+    f"{_MODEL}.lora.target_modules": ForeignField("training.lora.targets", _ALL_LINEAR),
+    f"{_MODEL}.lora.exclude_modules": ForeignField(note=_NO_EXCLUSION),
+    f"{_MODEL}.lora.dropout": ForeignField(note=_NO_DROPOUT),
+    f"{_MODEL}.lora.adapter_path": ForeignField(note=_NO_ADAPTER),
+    f"{_MODEL}.lora.merge": ForeignField(note="engines always receive merged weights"),
     f"{_MODEL}.trust_remote_code": ForeignField(note="code from model folders is never run"),
     f"{_ACTOR}.optim.lr": ForeignField("training.learningRate"),
     f"{_ACTOR}.optim.weight_decay": ForeignField("training.weightDecay"),
@@ -298,6 +320,38 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "verbose_logging": ForeignField("monitoring.debug"),
     "lr_scheduler": ForeignField("training.learningRateSchedule"),
     "lr_schedule": ForeignField("training.learningRateSchedule"),
+    "use_peft": ForeignField("training.lora", "{} for the defaults"),
+    "use_lora": ForeignField("training.lora", "{} for the defaults"),
+    "peft_config": ForeignField("training.lora", "rank, alpha and targets"),
+    "lora_config": ForeignField("training.lora", "rank, alpha and targets"),
+    "r": ForeignField("training.lora.rank"),
+    "lora_r": ForeignField("training.lora.rank"),
+    "lora_rank": ForeignField("training.lora.rank"),
+    "lora_dim": ForeignField("training.lora.rank"),
+    "lora_alpha": ForeignField("training.lora.alpha"),
+    "lora_target_modules": ForeignField("training.lora.targets", _ALL_LINEAR),
+    "lora_target_parameters": ForeignField(note=_ONLY_LINEAR),
+    "layers_to_transform": ForeignField(
+        "training.lora.targets", "with the number of the layer, such as layers.3.mlp.up_proj"
+    ),
+    "rank_pattern": ForeignField(note="all adapters have the rank training.lora.rank"),
+    "alpha_pattern": ForeignField(note="all adapters are scaled by training.lora.alpha"),
+    "lora_dropout": ForeignField(note=_NO_DROPOUT),
+    "lora.bias": ForeignField(note=_ONLY_ADAPTERS),
+    "peft_config.bias": ForeignField(note=_ONLY_ADAPTERS),
+    "lora_config.bias": ForeignField(note=_ONLY_ADAPTERS),
+    "lora_bias": ForeignField(note=_ONLY_ADAPTERS),
+    "modules_to_save": ForeignField(note=_ONLY_ADAPTERS),
+    "lora_modules_to_save": ForeignField(note=_ONLY_ADAPTERS),
+    "trainable_token_indices": ForeignField(note=_ONLY_ADAPTERS),
+    "use_rslora": ForeignField(note=f"{_STANDARD_LORA}; for rsLoRA, set alpha · √rank"),
+    "use_dora": ForeignField(note=_STANDARD_LORA),
+    "init_lora_weights": ForeignField(note="A starts random and B at zero, as in the LoRA paper"),
+    "adapter_name_or_path": ForeignField(note=_NO_ADAPTER),
+    "load_in_4bit": ForeignField(note=_NOT_QUANTIZED),
+    "load_in_8bit": ForeignField(note=_NOT_QUANTIZED),
+    "quantization_config": ForeignField(note=_NOT_QUANTIZED),
+    "use_qlora": ForeignField(note=_NOT_QUANTIZED),
     "warmup_steps": ForeignField("training.warmupSteps"),
     "warmup_ratio": ForeignField(
         note="set training.warmupSteps to the ratio times the run's steps"
@@ -335,7 +389,7 @@ FOREIGN_VALUES: Final[Mapping[str, str]] = {
 }
 """Values of other trainers and their counterparts."""
 
-GENERIC_NAMES: Final = frozenset({"enable", "name", "path"})
+GENERIC_NAMES: Final = frozenset({"enable", "merge", "name", "path"})
 """Last names of verl's fields that mean something else in another block."""
 
 

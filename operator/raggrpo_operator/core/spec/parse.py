@@ -183,6 +183,8 @@ def _yaml_remedy(kind: str, value: object) -> str:
         return 'write "- " before each item, such as - {name: ..., value: ...}'
     if not isinstance(value, str):
         return ""
+    if kind.startswith("list") and re.fullmatch(r"[\w./-]{1,64}", value):
+        return f"write [{value}]"
     if kind.startswith("bool") and value.lower() in ("on", "yes", "true", "off", "no", "false"):
         return "write true or false without quotes"
     if kind.startswith(("int", "float")) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", value):

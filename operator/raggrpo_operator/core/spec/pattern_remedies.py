@@ -28,7 +28,7 @@ _BY_PATTERN: Mapping[str, str] = {
     WANDB_PROJECT: "use letters, digits, hyphens and underscores",
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
-    LORA_TARGET: "write the last components of a layer's path, such as self_attn.q_proj",
+    LORA_TARGET: "write AllLinear, or the last components of a layer's path: self_attn.q_proj",
     START_STEP: "specify Newest, Best or the number of a step",
     BODY_FIELD: "use at most 64 printable ASCII characters",
 }

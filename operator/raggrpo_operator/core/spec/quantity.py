@@ -36,3 +36,11 @@ def format_size(amount: float) -> str:
         if amount >= size:
             return f"{amount / size:.1f} {suffix}"
     return f"{amount:.0f} B"
+
+
+def format_count(number: int) -> str:
+    """Return a number in short form, such as `80.7M`."""
+    for size, suffix in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{suffix}"
+    return str(number)

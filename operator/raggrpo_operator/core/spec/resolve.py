@@ -29,6 +29,8 @@ from .world import cpus_per_pod, decay_steps, total_steps, world
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
 """Minimum tokens per engine step that keep the device busy during prefill."""
 MAX_WORKERS = 16
+LORA_LEARNING_RATE = 1e-5
+"""Learning rate of adapters if unspecified: ten times the default of full training."""
 PASSAGE_SHARE = 0.75
 """Share of the prompt or response length for passages if maxPassageTokens is unspecified."""
 
@@ -191,6 +193,8 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
         sized["training.decaySteps"] = decay
     if (lora := spec.training.lora) is not None and not lora.alpha:
         sized["training.lora.alpha"] = lora.scale * lora.rank
+    if lora is not None and origins["training.learningRate"] is Origin.DEFAULT:
+        sized["training.learningRate"] = LORA_LEARNING_RATE
     is_padded = facts is not None and facts.row_layout is RowLayout.PADDED
     if is_padded and origins["training.rowLayout"] is not Origin.USER:
         sized["training.rowLayout"] = RowLayout.PADDED

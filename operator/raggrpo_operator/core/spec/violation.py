@@ -131,7 +131,7 @@ class Reason(StrEnum):
     SPEC_TOO_LARGE = "SpecTooLarge"
     TOO_MANY_STEPS = "TooManySteps"
 
-    # Loss and optimizer (rules/numerics.py)
+    # Loss, optimizer and adapters (rules/numerics.py, rules/lora.py)
     TEMPERATURE_ZERO = "TemperatureZero"
     TEMPERATURE_OUT_OF_RANGE = "TemperatureOutOfRange"
     LEARNING_RATE_UNUSUAL = "LearningRateUnusual"
@@ -142,6 +142,8 @@ class Reason(StrEnum):
     ATTENTION_UNAVAILABLE = "AttentionUnavailable"
     BF16_UNAVAILABLE = "Bf16Unavailable"
     ROW_LAYOUT_NOT_EXACT = "RowLayoutNotExact"
+    LORA_TARGETS = "LoraTargets"
+    LORA_RANK_TOO_LARGE = "LoraRankTooLarge"
     BACKOFF_RANGE = "BackoffRange"
 
 

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.memory.parameters import adapter_parameters
 from raggrpo_api.secrets.detection import HIDDEN
 from raggrpo_api.secrets.redaction import redacted, redacted_field
 from raggrpo_api.spec.resources import Device
+from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_api.trainer.resume import Change
+from raggrpo_operator.core.spec.quantity import format_count
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world
@@ -76,8 +79,18 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
         *lines,
         f"Model: {facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
         f"{facts.heads} heads, context {facts.context_length}; data: {facts.rows:,} rows",
+        *_adapters(resolved.spec.training, facts),
         *([start] if facts.prompt_start else []),
     ]
+
+
+def _adapters(training: TrainingSpec, facts: Facts) -> Iterator[str]:
+    if training.lora is not None and facts.adapted_layers:
+        trained = format_count(adapter_parameters(training, facts))
+        yield (
+            f"LoRA: rank {training.lora.rank} on {facts.adapted_layers} layers, {trained} of "
+            f"{format_count(facts.parameters)} parameters trained"
+        )
 
 
 def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from raggrpo_operator.core.rules import (
     cluster,
     lengths,
     limits,
+    lora,
     memory,
     monitoring,
     names_and_secrets,
@@ -72,6 +73,14 @@ MANAGED = {"name": "kb", "managed": CORPUS}
 
 def with_steps(**changes: Any) -> dict[str, Any]:
     return {"training": {"totalSteps": 1000} | changes}
+
+
+def with_lora(**changes: Any) -> dict[str, Any]:
+    return with_steps(lora={}, **changes)
+
+
+def with_targets(*targets: str) -> dict[str, Any]:
+    return with_steps(lora={"targets": list(targets)})
 
 
 def in_mode(mode: str, *endpoints: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -823,6 +832,29 @@ ROWS: tuple[Row, ...] = (
     Row(monitoring.wandb_is_used, Reason.WANDB_UNUSED, "spec.monitoring.wandb.project",
         {"monitoring": {"mode": "Off", "wandb": {"project": "sales"}}},
         {"monitoring": {"mode": "Off"}}, severity=WARNING),
+    *(
+        Row(numerics.learning_rate_is_usual, Reason.LEARNING_RATE_UNUSUAL,
+            "spec.training.learningRate", with_lora(learningRate=rejected),
+            with_lora(learningRate=accepted), severity=WARNING)
+        for rejected, accepted in ((1e-6, 2e-6), (3e-3, 1e-3))
+    ),
+    Row(lora.lora_has_targets, Reason.LORA_TARGETS, "spec.training.lora.targets",
+        with_targets(), with_lora()),
+    Row(lora.all_linear_is_the_only_target, Reason.LORA_TARGETS, "spec.training.lora.targets",
+        with_targets("AllLinear", "q_proj"), with_targets("AllLinear")),
+    Row(lora.lora_targets_are_unique, Reason.NAME_NOT_UNIQUE, "spec.training.lora.targets",
+        with_targets("q_proj", "v_proj", "q_proj"), with_targets("q_proj", "v_proj")),
+    *(
+        Row(lora.lora_targets_are_inner_layers, Reason.LORA_TARGETS,
+            "spec.training.lora.targets", with_targets("q_proj", rejected), with_targets(accepted))
+        for rejected, accepted in (
+            ("lm_head", "head_proj"), ("model.embed_tokens", "embed_tokens_proj"),
+            ("wte", "wte.proj"), ("embed_out", "embed_out_"),
+        )
+    ),
+    Row(lora.rank_reduces_parameters, Reason.LORA_RANK_TOO_LARGE, "spec.training.lora.rank",
+        {"training.lora": {"rank": 128}}, {"training.lora": {"rank": 127}}, KNOWN_TINY,
+        severity=WARNING),
     Row(numerics.backoff_is_ordered, Reason.BACKOFF_RANGE, "spec.recovery.maxBackoffSeconds",
         {"recovery": {"backoffSeconds": 400}}, {"recovery": {"backoffSeconds": 360}}),
 )  # fmt: skip

@@ -34,6 +34,14 @@ def test_grace_period_depends_on_slowest_save_or_model_size(
     assert grace_seconds(make_job().spec, status) == expected
 
 
+def test_grace_period_with_adapters_covers_their_size_only() -> None:
+    facts = KNOWN_7B.model_copy(update={"adapter_parameters_per_rank": 28 * 90_112})
+    status = JobStatus(preflight=PreflightStatus(facts=facts))
+    lora = make_job({"training.lora": {"rank": 512}}).spec
+
+    assert grace_seconds(lora, status) == 47  # 15.5 GB at 500 MB/s and the margin
+
+
 @pytest.mark.parametrize(
     ("parameters", "expected"), [(1_250_000_000, 45), (1_250_000_001, 46)], ids=["30 s", "and more"]
 )

@@ -135,6 +135,17 @@ def test_published_configurations_fit_and_known_oom_configurations_are_rejected(
     assert refused or Reason.WEIGHTS_DO_NOT_FIT not in reasons
 
 
+def test_rejected_training_state_with_adapters_names_frozen_and_trained_parameters() -> None:
+    facts = LLAMA_70B.model_copy(
+        update={"adapted_layers": 560, "adapter_parameters_per_rank": 12_943_360}
+    )
+    job = make_job({"resources": {"gpusPerNode": 1, "gpuMemoryGib": 80}, "training.lora": {}})
+    reasons = {each.reason: each for each in violations(job, resolve(job, facts), facts)}
+    refused = reasons[Reason.TRAINING_STATE_DOES_NOT_FIT]
+    assert "70,600,000,000 frozen parameters (BF16) and 414,187,520 of adapters" in refused.message
+    assert "training.lora" not in refused.remedy
+
+
 def test_llama_70b_on_one_gpu_is_rejected_with_memory_terms() -> None:
     facts = LLAMA_70B.model_copy(update={"rows": 10_000})
     job = make_job({"resources": {"gpusPerNode": 1}})
@@ -145,4 +156,5 @@ def test_llama_70b_on_one_gpu_is_rejected_with_memory_terms() -> None:
     assert "does not fit (1052.0 GiB per GPU" in refused.message
     assert "70,600,000,000 parameters over 1" in refused.message
     assert "(unknown; the largest of any GPU)" in refused.message
+    assert "or train adapters only (training.lora)" in refused.remedy
     assert Reason.GPU_MEMORY_UNKNOWN in violations_by_reason

@@ -9,7 +9,12 @@ from raggrpo_api.status.sizing import PodRole, Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, size, sizing_for
-from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
+from raggrpo_operator.core.spec.quantity import (
+    format_bytes,
+    format_count,
+    format_size,
+    parse_quantity,
+)
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.operator.jobs import KNOWN_7B, KNOWN_TINY, SAMPLES, make_job, make_sample
 
@@ -54,6 +59,11 @@ def test_formatted_size_has_one_decimal_from_one_kib() -> None:
     assert [format_size(x) for x in (0, 1536, 1.5 * GIB)] == ["0 B", "1.5 KiB", "1.5 GiB"]
     units = [format_size(x) for x in (1023, 1024, MIB, GIB)]
     assert units == ["1023 B", "1.0 KiB", "1.0 MiB", "1.0 GiB"]
+
+
+def test_formatted_count_has_one_decimal_from_one_thousand() -> None:
+    counts = [format_count(x) for x in (0, 999, 1000, 80_740_352, 7_615_000_000, 70_553_706_496)]
+    assert counts == ["0", "999", "1.0k", "80.7M", "7.6B", "70.6B"]
 
 
 @pytest.mark.row("C4")
@@ -273,6 +283,67 @@ def test_reference_model_is_separate_gpu_memory_term() -> None:
     held = terms_of(size(spec, KNOWN_7B), "gpu")
     assert list(held)[:4] == ["weights", "gradients", "optimizer", "reference"]
     assert held["reference"] == 3_800_000_000
+
+
+WITH_ADAPTERS = KNOWN_7B.model_copy(
+    update={"adapted_layers": 196, "adapter_parameters_per_rank": 28 * 90_112}
+)
+
+
+def lora_sizing(**changes: Any) -> Sizing:
+    given = {"resources": GPUS8, "training.lora": {}, **changes}
+    return size(make_spec(WITH_ADAPTERS, **given), WITH_ADAPTERS)
+
+
+def test_gpu_terms_of_adapters_contain_frozen_weights_and_no_reference() -> None:
+    sizing = lora_sizing(**{"algorithm.klCoefficient": 0.1})
+    held, adapters = terms_of(sizing, "gpu"), 32 * 28 * 90_112
+
+    assert {name: held[name] for name in [*held][:4]} == {
+        "frozenWeights": 2 * 7_600_000_000 // 8,
+        "weights": 4 * adapters // 8,
+        "gradients": 4 * adapters // 8,
+        "optimizer": 8 * adapters // 8,
+    }
+    assert "reference" not in held
+    reasons = {term.name: term.reason for term in sizing.terms if term.resource == "gpu"}
+    assert reasons["frozenWeights"] == "2 B per frozen parameter over 8 ranks"
+    assert reasons["weights"] == "4 B per parameter of the adapters over 8 ranks"
+
+
+def test_adapters_do_not_change_weight_sync_and_engine() -> None:
+    full = size(make_spec(WITH_ADAPTERS, resources=GPUS8), WITH_ADAPTERS)
+    lora = lora_sizing()
+    for name in ("syncCopies", "engineWeights", "kvCache", "activations"):
+        assert terms_of(lora, "gpu")[name] == terms_of(full, "gpu")[name]
+    assert lora.shm == full.shm
+
+
+def test_unsharded_memory_with_adapters_has_no_fp32_gradient_of_a_layer() -> None:
+    full = size(make_spec(WITH_ADAPTERS, resources=GPUS8), WITH_ADAPTERS)
+    embedding = 152_064 * 3584
+    layer = (7_600_000_000 - embedding) // 28
+    gathered = 2 * (embedding + 2 * layer)
+    assert terms_of(full, "gpu")["unsharded"] == gathered + 4 * embedding
+    assert terms_of(lora_sizing(), "gpu")["unsharded"] == gathered + 2 * layer + 4 * 32 * 90_112
+
+
+def test_staging_with_adapters_covers_loading_and_export_instead_of_moments() -> None:
+    one = {"resources": {"gpusPerNode": 1}}
+    [staging] = [term for term in lora_sizing(**one).terms if term.name == "staging"]
+    assert staging.bytes == 4 * 7_600_000_000
+    assert "this pod's shards (12 B per trained parameter)" in staging.reason
+
+
+def test_cpu_training_term_with_adapters_names_frozen_and_trained_parameters() -> None:
+    sizing = lora_sizing(resources=CPU, **{"training.precision": "FP32"})
+    [training] = [term for term in sizing.terms if term.name == "training"]
+    state = 4 * 7_600_000_000 + 16 * 32 * 28 * 90_112
+    spec = make_spec(WITH_ADAPTERS, resources=CPU, **{"training.precision": "FP32"})
+    assert training.bytes == state + gpu_memory.activations(spec, WITH_ADAPTERS)
+    assert training.reason.startswith(
+        "4 B per frozen parameter, 16 B per parameter of the adapters and activations"
+    )
 
 
 def test_kv_cache_is_zero_if_weights_do_not_fit() -> None:

@@ -310,7 +310,11 @@ def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy:
 @pytest.mark.parametrize(
     ("place", "value", "message", "remedy"),
     [
-        ("spec.data.trainFiles", "/x", "'/x' is not a valid array", "specify a valid array"),
+        ("spec.data.trainFiles", "/x", "'/x' is not a valid array",
+         "specify a valid array: write [/x]"),
+        ("spec.data.trainFiles", "a b", "'a b' is not a valid array", "specify a valid array"),
+        ("spec.training.lora", {"targets": "AllLinear"}, "'AllLinear' is not a valid array",
+         "specify a valid array: write [AllLinear]"),
         ("spec.suspend", "maybe", "'maybe' is not a valid boolean", "specify a valid boolean"),
         ("spec.suspend", "8", "'8' is not a valid boolean", "specify a valid boolean"),
         ("spec.rollout", {"n": "on"}, "'on' is not a valid integer", "specify a valid integer"),
@@ -323,6 +327,40 @@ def test_yaml_1_1_conversion_has_specific_remedy(place: str, value: Any, remedy:
 def test_wrong_type_violation_has_remedy(place: str, value: Any, message: str, remedy: str) -> None:
     [violation] = violations_of(make_raw_job({place: value}))
     assert (violation.message, violation.remedy) == (message, remedy)
+
+
+LORA_HINTS = (
+    ("spec.training.peft_config", {"r": 8, "lora_alpha": 16, "use_dora": True},
+     ["r: use spec.training.lora.rank", "lora_alpha: use spec.training.lora.alpha",
+      "use_dora: remove it: adapters are those of the LoRA paper"]),
+    ("spec.training.peftConfig", {"r": 8, "bias": "none"}, ["r: use spec.training.lora.rank"]),
+    ("spec.training.lora", {"r": 8}, ["use spec.training.lora.rank"]),
+    ("spec.training.lora", {"lora_alpha": 8}, ["use spec.training.lora.alpha"]),
+    ("spec.training.lora", {"target_modules": "all-linear"},
+     ["use spec.training.lora.targets", "[AllLinear]"]),
+    ("spec.training.lora", {"dropout": 0.1}, ["remove it: adapters have no dropout"]),
+    ("spec.training.lora", {"bias": "none"}, ["only the adapters are trained"]),
+    ("spec.training.lora", {"modules_to_save": ["lm_head"]}, ["only the adapters are trained"]),
+    ("spec.training.lora", {"use_rslora": True}, ["alpha · √rank"]),
+    ("spec.training.lora", {"targets": ["all-linear"]}, ["write AllLinear"]),
+    ("spec.training.lora", {"targets": [".*_proj"]}, ["self_attn.q_proj"]),
+    ("spec.training", {"use_peft": True}, ["use spec.training.lora"]),
+    ("spec.training", {"lora_r": 8}, ["use spec.training.lora.rank"]),
+    ("spec.training", {"lora_target_modules": ["q_proj"]}, ["use spec.training.lora.targets"]),
+    ("spec.training", {"lora_dropout": 0.0}, ["adapters have no dropout"]),
+    ("spec.model", {"path": "/m", "load_in_4bit": True}, ["a quantized model cannot be trained"]),
+    ("spec.model", {"path": "/m", "lora_rank": 8}, ["use spec.training.lora.rank"]),
+    ("spec.model", {"path": "/m", "lora": {"rank": 8, "alpha": 16}}, ["rank: use spec.training.lora.rank"]),
+)  # fmt: skip
+
+
+@pytest.mark.row("F1")
+@pytest.mark.parametrize(("place", "value", "hints"), LORA_HINTS)
+def test_adapter_settings_of_other_trainers_have_hints(
+    place: str, value: Any, hints: list[str]
+) -> None:
+    [violation] = violations_of(make_raw_job({place: value}))
+    assert [hint for hint in hints if hint not in violation.remedy] == []
 
 
 @pytest.mark.parametrize(

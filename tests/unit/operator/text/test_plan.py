@@ -129,6 +129,23 @@ def test_plan_starts_with_preset_placement_and_facts(
     )
 
 
+@pytest.mark.parametrize(
+    ("lora", "expected"),
+    [
+        ({}, ["LoRA: rank 32 on 196 layers, 80.7M of 7.6B parameters trained"]),
+        ({"rank": 1}, ["LoRA: rank 1 on 196 layers, 2.5M of 7.6B parameters trained"]),
+        (None, []),
+    ],
+)
+def test_plan_states_share_of_trained_parameters(
+    lora: dict[str, Any] | None, expected: list[str]
+) -> None:
+    known = {"adapted_layers": 196, "adapter_parameters_per_rank": 2_523_136}
+    facts = KNOWN_7B.model_copy(update=known)
+    lines = plan_of(make_job({"training.lora": lora}), facts).splitlines()
+    assert [line for line in lines if line.startswith("LoRA")] == expected
+
+
 def test_plan_names_tokens_that_start_prompts() -> None:
     facts = KNOWN_TINY.model_copy(update={"prompt_start": "<bos>"})
     assert plan_of(make_job(), facts).splitlines()[3] == (

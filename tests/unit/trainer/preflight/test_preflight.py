@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from starlette.responses import PlainTextResponse, Response
 
 from raggrpo_api import limits
+from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.training import RowLayout
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -545,7 +546,7 @@ async def test_preflight_write_probe_removes_its_files(tmp_path: Path) -> None:
 
 
 def make_oversized_config(folder: Path) -> TrainerConfig:
-    keep = shutil.disk_usage(folder).free // (16 * PARAMETERS) + 1000
+    keep = shutil.disk_usage(folder).free // (12 * PARAMETERS) + 1000
     config = make_fit_config(folder)
     checkpoint = config.checkpoint.model_copy(update={"keep_last": keep})
     return config.model_copy(update={"checkpoint": checkpoint})
@@ -559,6 +560,22 @@ async def test_insufficient_checkpoint_space_is_reported_in_gib(tmp_path: Path) 
     assert "checkpoint.keepLast" in check.evidence
     fit = await check_config(make_fit_config(tmp_path))
     assert check_of(fit, CheckId.CHECKPOINT_SPACE).state is PASSED
+
+
+async def test_checkpoints_of_adapters_need_less_space(tmp_path: Path) -> None:
+    config = make_oversized_config(tmp_path)
+    lora = config.training.model_copy(update={"lora": LoraSpec(rank=1)})
+    result = await check_config(config.model_copy(update={"training": lora}))
+
+    assert check_of(result, CheckId.CHECKPOINT_SPACE).state is PASSED
+
+
+async def test_adapters_are_counted_as_facts(tmp_path: Path) -> None:
+    result = await check_config(make_fit_config(tmp_path, {"training.lora": {"rank": 4}}))
+
+    facts = result.facts
+    per_layer = 2 * (8 + 128) + 2 * (8 + 64) + 3 * (8 + 16)
+    assert (facts.adapted_layers, facts.adapter_parameters_per_rank) == (21, 3 * per_layer)
 
 
 async def test_space_of_existing_checkpoints_counts_as_available(tmp_path: Path) -> None:
