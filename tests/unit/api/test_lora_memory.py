@@ -59,6 +59,7 @@ def table_row(config: dict[str, Any], rank: int, precision: str) -> dict[str, fl
     }
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize(
     ("config", "rank", "precision", "expected"),
     [

@@ -3,18 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raggrpo_api.memory.parameters import flops_per_position
 from raggrpo_api.spec.monitoring import MonitoringSpec
 from raggrpo_trainer.host.host_memory import host_memory_bytes
 
 from .step_record import StepRecord
 
-FLOPS_PER_PARAMETER = 4
-"""FLOPs per parameter and position: 2 forward, 2 backward for activations, without attention.
-
-Kaplan et al. 2020, section 2.1.
-"""
-FLOPS_PER_TRAINED_PARAMETER = 2
-"""Further FLOPs per trained parameter and position: its gradient."""
 DEVICE_METRICS = ("device_memory_bytes", "device_memory_reserved_bytes", "device_utilization")
 """Fields of StepMetrics that describe the ranks' devices."""
 
@@ -62,8 +56,7 @@ def flops_probe(
 ) -> Probe:
     """Report `train_tflops` over all ranks, and `mfu` if all `peaks` (TFLOP/s) are known."""
     peak_tflops = sum(peaks) if all(peaks) else 0.0
-    per_position = FLOPS_PER_PARAMETER * parameters
-    per_position += FLOPS_PER_TRAINED_PARAMETER * trained_parameters
+    per_position = flops_per_position(parameters, trained_parameters)
 
     def read(record: StepRecord) -> Mapping[str, float]:
         flops = per_position * record.trained.num_positions

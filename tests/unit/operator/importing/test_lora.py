@@ -34,6 +34,7 @@ def imported_lora(**settings: Any) -> tuple[LoraSpec | None, Imported]:
     return job.spec.training.lora, imported
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -350,7 +350,8 @@ LORA_HINTS = (
     ("spec.training", {"lora_dropout": 0.0}, ["adapters have no dropout"]),
     ("spec.model", {"path": "/m", "load_in_4bit": True}, ["a quantized model cannot be trained"]),
     ("spec.model", {"path": "/m", "lora_rank": 8}, ["use spec.training.lora.rank"]),
-    ("spec.model", {"path": "/m", "lora": {"rank": 8, "alpha": 16}}, ["rank: use spec.training.lora.rank"]),
+    ("spec.model", {"path": "/m", "lora": {"rank": 8, "alpha": 16}},
+     ["rank: use spec.training.lora.rank"]),
 )  # fmt: skip
 
 

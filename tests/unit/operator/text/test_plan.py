@@ -38,6 +38,15 @@ def test_plan_of_known_model_matches_golden_file(golden: Golden) -> None:
     golden("fast/plan_with_facts.txt", plan_of(make_sample(fast), KNOWN_7B))
 
 
+@pytest.mark.row("F1")
+def test_plan_of_known_model_with_adapters_matches_golden_file(golden: Golden) -> None:
+    known = {"adapted_layers": 196, "adapter_parameters_per_rank": 2_523_136}
+    lora = next(path for path in SAMPLES if path.stem == "lora")
+    golden(
+        "lora/plan_with_facts.txt", plan_of(make_sample(lora), KNOWN_7B.model_copy(update=known))
+    )
+
+
 @pytest.mark.row("B4")
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("facts", [None, KNOWN_7B, KNOWN_TINY], ids=["unknown", "7b", "tiny"])
