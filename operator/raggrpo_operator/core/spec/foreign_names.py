@@ -35,7 +35,7 @@ _ONLY_ADAPTERS: Final = "with training.lora, only the adapters are trained"
 _NOT_QUANTIZED: Final = (
     "a quantized model cannot be trained; with training.lora, the model is frozen in BF16"
 )
-_STANDARD_LORA: Final = "adapters are those of the LoRA paper, scaled by alpha / rank"
+_ORIGINAL_LORA: Final = "adapters are those of the LoRA paper, scaled by alpha / rank"
 _NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
 _NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
 _NO_LENGTH_PENALTY: Final = (
@@ -344,8 +344,8 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "modules_to_save": ForeignField(note=_ONLY_ADAPTERS),
     "lora_modules_to_save": ForeignField(note=_ONLY_ADAPTERS),
     "trainable_token_indices": ForeignField(note=_ONLY_ADAPTERS),
-    "use_rslora": ForeignField(note=f"{_STANDARD_LORA}; for rsLoRA, set alpha · √rank"),
-    "use_dora": ForeignField(note=_STANDARD_LORA),
+    "use_rslora": ForeignField(note=f"{_ORIGINAL_LORA}; for rsLoRA, set alpha · √rank"),
+    "use_dora": ForeignField(note=_ORIGINAL_LORA),
     "init_lora_weights": ForeignField(note="A starts random and B at zero, as in the LoRA paper"),
     "adapter_name_or_path": ForeignField(note=_NO_ADAPTER),
     "load_in_4bit": ForeignField(note=_NOT_QUANTIZED),
