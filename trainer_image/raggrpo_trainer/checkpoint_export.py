@@ -86,7 +86,6 @@ def _require_base(checkpoint: Checkpoint, source: Path) -> None:
 
 
 def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:
-    from torch.distributed.checkpoint.api import CheckpointException
     from transformers.utils import logging
 
     from raggrpo_trainer.checkpoint.safe_load import load_into
@@ -96,10 +95,7 @@ def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:
     from raggrpo_trainer.weights.export import folder_dtype, write_folder
 
     def load(state: dict[str, Any]) -> None:
-        try:
-            load_into({"model": state}, checkpoint.folder)
-        except CheckpointException as failed:
-            raise OSError(str(failed)) from failed
+        load_into({"model": state}, checkpoint.folder)
 
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")

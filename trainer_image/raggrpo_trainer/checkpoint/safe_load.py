@@ -1,102 +1,122 @@
-"""Load a checkpoint of torch.distributed.checkpoint without running code that it contains.
+"""Load a checkpoint of torch.distributed.checkpoint without unpickling anything.
 
-The reader and the planner of PyTorch unpickle anything. A checkpoint may come from a backup bucket
-that others can write to, so only the classes that checkpoints of the trainer contain are loaded.
+The reader and the planner of PyTorch unpickle. A checkpoint may come from a backup bucket that
+others can write to, so its pickles are only read as plain state, within limits.
 """
 
-import io
-import pickle
-from enum import Enum
+import math
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
+from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
+from torch.futures import Future
 
 from raggrpo_api.file_names import regular_file_below
+from raggrpo_api.foreign_files import open_regular, read_limited
 
 from .file_digests import METADATA_FILE
+from .stored_metadata import parse_metadata
+from .stored_values import MAX_PICKLE_BYTES, parse_tensor, parse_value
 
-_METADATA_MODULE = "torch.distributed.checkpoint.metadata"
-ALLOWED_CLASSES = frozenset(
-    {
-        ("pathlib", "PosixPath"),
-        ("torch", "Size"),
-        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-        ("torch.serialization", "_get_layout"),
-        (_METADATA_MODULE, "BytesStorageMetadata"),
-        (_METADATA_MODULE, "ChunkStorageMetadata"),
-        (_METADATA_MODULE, "Metadata"),
-        (_METADATA_MODULE, "MetadataIndex"),
-        (_METADATA_MODULE, "StorageMeta"),
-        (_METADATA_MODULE, "TensorProperties"),
-        (_METADATA_MODULE, "TensorStorageMetadata"),
-        (_METADATA_MODULE, "_MEM_FORMAT_ENCODING"),
-    }
-)
-"""Module and name of everything that the metadata of a checkpoint refers to, besides data types."""
+MAX_METADATA_BYTES = 32 * 2**20
+ARCHIVE_BYTES = 2**16
+"""Upper limit for the size of an archive besides its content."""
+MAX_ITEM_BYTES = 8
+"""Bytes of the largest type of a tensor's elements."""
 
 
 def load_into(state: dict[str, Any], folder: Path) -> None:
     """Load a checkpoint into a state dict in place (collective).
 
-    Raises CheckpointException if a file is missing, damaged or contains anything but state.
+    Raises ValueError if a file is missing, damaged or contains anything but state.
     """
-    load(state, storage_reader=SafeReader(folder), planner=_SafePlanner())
+    try:
+        load(state, storage_reader=SafeReader(folder), planner=_SafePlanner())
+    except CheckpointException as failed:
+        rank, (error, _) = next(iter(failed.failures.items()))
+        raise ValueError(f"rank {rank} cannot load {folder}: {error}") from error
 
 
 def saved_keys(folder: Path) -> set[str]:
-    """Return the top-level keys of the state in a checkpoint. Raises UnpicklingError."""
+    """Return the top-level keys of the state in a checkpoint. Raises ValueError or OSError."""
     metadata = SafeReader(folder).read_metadata()
     return {key.split(".")[0] for key in metadata.state_dict_metadata}
 
 
 class SafeReader(FileSystemReader):
-    """A reader that unpickles only ALLOWED_CLASSES, and reads only files in its folder."""
+    """A reader that unpickles nothing, and reads only files in its folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._folder = folder
+        self._metadata = Metadata({})
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return the metadata. Raises UnpicklingError or ValueError if it is not plain state."""
-        with regular_file_below(self._folder, METADATA_FILE).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
-        if not isinstance(metadata, Metadata):
-            raise pickle.UnpicklingError(f"{METADATA_FILE} contains no metadata")
-        for stored in (metadata.storage_data or {}).values():
-            regular_file_below(self._folder, str(stored.relative_path))
-        return metadata
+        """Return the metadata. Raises ValueError or OSError if it is not plain state."""
+        file = regular_file_below(self._folder, METADATA_FILE)
+        try:
+            self._metadata = parse_metadata(read_limited(file, MAX_METADATA_BYTES))
+        except ValueError as error:
+            raise ValueError(f"{METADATA_FILE} cannot be read: {error}") from error
+        return self._metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read all items. Raises ValueError, OSError or RuntimeError for a damaged shard."""
+        for item in plan.items:
+            content = self._archive(item)
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, BytesIO(content))
+            else:
+                _copy(parse_tensor(content), item, planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _archive(self, item: ReadItem) -> bytearray:
+        """Return the archive with the tensor or value of an item."""
+        info = self.storage_data[item.storage_index]
+        entry = self._metadata.state_dict_metadata[item.storage_index.fqn]
+        limit = MAX_PICKLE_BYTES + ARCHIVE_BYTES
+        if isinstance(entry, TensorStorageMetadata):
+            limit += MAX_ITEM_BYTES * math.prod(entry.size)
+        if info.length > limit:
+            raise ValueError(f"{item.storage_index.fqn} has more than {limit:,} bytes")
+        content = bytearray(info.length)
+        with open_regular(regular_file_below(self._folder, info.relative_path)) as file:
+            file.seek(info.offset)
+            if file.readinto(content) != info.length:
+                raise ValueError(f"{info.relative_path} has no {item.storage_index.fqn}")
+        return content
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        is_data_type = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if is_data_type or (module, name) in ALLOWED_CLASSES:
-            return super().find_class(module, name)
-        if (module, name) == ("builtins", "getattr"):
-            return _enum_member
-        raise pickle.UnpicklingError(
-            f"{METADATA_FILE} refers to {module}.{name}, which no checkpoint of a job contains"
-        )
-
-
-def _enum_member(owner: object, name: str) -> Enum:
-    """Return a member of an allowed enumeration, which older Python 3.11 pickles by `getattr`."""
-    if isinstance(owner, type) and issubclass(owner, Enum) and name in owner.__members__:
-        return owner[name]
-    raise pickle.UnpicklingError(
-        f"{METADATA_FILE} refers to attribute {name} of {owner!r}, which is no enumeration"
-    )
+def _copy(stored: Tensor, item: ReadItem, planner: LoadPlanner) -> None:
+    """Copy the requested part of a stored tensor into the state."""
+    target = planner.resolve_tensor(item).detach()
+    part = narrow_tensor_by_index(stored, item.storage_offsets, item.lengths)
+    if part.size() != target.size():
+        raise ValueError(f"{item.storage_index.fqn} has another size than its metadata")
+    target.copy_(part)
+    planner.commit_tensor(item, target)
 
 
 class _SafePlanner(DefaultLoadPlanner):
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+    def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
         """Load a value that is not a tensor, such as a learning rate."""
-        path = self.mappings[read_item.dest_index.fqn]
-        set_element(self.original_state_dict, path, torch.load(value, weights_only=True))
+        name = read_item.dest_index.fqn
+        loaded, current = parse_value(bytearray(value.getbuffer())), self.state_dict[name]
+        if _kind(loaded) is not _kind(current):
+            raise ValueError(f"{name} is a {_kind(loaded).__name__} in the checkpoint")
+        set_element(self.original_state_dict, self.mappings[name], loaded)
+
+
+def _kind(value: object) -> type:
+    return float if isinstance(value, int | float) else type(value)

@@ -1,0 +1,117 @@
+"""Metadata of torch.distributed.checkpoint, from its pickle. Pure.
+
+Every value is checked, because anyone who can write to a backup bucket chooses it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    STORAGE_TYPES,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from .plain_pickle import Instance, read_plain
+
+_MODULE = "torch.distributed.checkpoint"
+MAX_DIMENSIONS = 8
+MAX_SHARDS = 200_000
+"""Shards of all tensors, and values."""
+
+
+def parse_metadata(content: bytes) -> Metadata:
+    """Return the content of a metadata file. Raises ValueError if it is not plain state."""
+    root = _fields(read_plain(content), "metadata.Metadata")
+    stored = _checked(root.get("storage_data"), dict)
+    if len(stored) > MAX_SHARDS:
+        raise ValueError(f"it has {len(stored)} shards, more than {MAX_SHARDS}")
+    tensors = {
+        _checked(name, str): _entry(entry, len(stored))
+        for name, entry in _checked(root.get("state_dict_metadata"), dict).items()
+    }
+    chunks = [len(each.chunks) for each in tensors.values() if hasattr(each, "chunks")]
+    if sum(chunks) > len(stored):
+        raise ValueError("it has more chunks than shards")
+    return Metadata(tensors, storage_data={_index(key): _info(v) for key, v in stored.items()})
+
+
+def _entry(value: Any, max_chunks: int) -> STORAGE_TYPES:
+    if getattr(value, "name", "") == f"{_MODULE}.metadata.BytesStorageMetadata":
+        return BytesStorageMetadata()
+    fields = _fields(value, "metadata.TensorStorageMetadata")
+    chunks = _checked(fields.get("chunks"), list)
+    if len(chunks) > max_chunks:
+        raise ValueError("a tensor has more chunks than there are shards")
+    size = _size(fields.get("size"))
+    tensor = TensorStorageMetadata(
+        TensorProperties(), size, [_chunk(each, size) for each in chunks]
+    )
+    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(size):
+        raise ValueError("the chunks of a tensor do not fill it")
+    return tensor
+
+
+def _chunk(value: Any, size: Sequence[int]) -> ChunkStorageMetadata:
+    fields = _fields(value, "metadata.ChunkStorageMetadata")
+    chunk = ChunkStorageMetadata(_size(fields.get("offsets")), _size(fields.get("sizes")))
+    ends = [start + length for start, length in zip(chunk.offsets, chunk.sizes, strict=True)]
+    if any(end > limit for end, limit in zip(ends, size, strict=True)):
+        raise ValueError("a chunk is larger than its tensor")
+    return chunk
+
+
+def _index(value: Any) -> MetadataIndex:
+    fields = _fields(value, "metadata.MetadataIndex")
+    offset = fields.get("offset")
+    return MetadataIndex(
+        _checked(fields.get("fqn"), str),
+        None if offset is None else _size(offset),
+        None if fields.get("index") is None else _count(fields["index"]),
+    )
+
+
+def _info(value: Any) -> _StorageInfo:
+    fields = _fields(value, "filesystem._StorageInfo")
+    if fields.get("transform_descriptors"):
+        raise ValueError("it has transformed shards, which no checkpoint of a job contains")
+    path = _checked(fields.get("relative_path"), str)
+    return _StorageInfo(path, _count(fields.get("offset")), _count(fields.get("length")))
+
+
+def _size(value: Any) -> torch.Size:
+    arguments = getattr(value, "arguments", ())
+    if getattr(value, "name", "") != "torch.Size" or len(arguments) != 1:
+        raise ValueError("a size is missing")
+    sizes = _checked(arguments[0], tuple)
+    if len(sizes) > MAX_DIMENSIONS:
+        raise ValueError(f"a size has {len(sizes)} dimensions, more than {MAX_DIMENSIONS}")
+    return torch.Size([_count(each) for each in sizes])
+
+
+def _count(value: Any) -> int:
+    count: int = _checked(value, int)
+    if not 0 <= count < 2**48:
+        raise ValueError("a size or an offset is out of range")
+    return count
+
+
+def _fields(value: Any, name: str) -> dict[str, Any]:
+    if type(value) is not Instance or value.name != f"{_MODULE}.{name}":
+        found = getattr(value, "name", type(value).__name__)
+        raise ValueError(f"it contains {found}, but no checkpoint of a job has this in its place")
+    fields: dict[str, Any] = _checked(value.state, dict)
+    return fields
+
+
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"it contains {type(value).__name__} instead of {kind.__name__}")
+    return value
