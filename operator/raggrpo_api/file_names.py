@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_NAME = 1024
 """Characters of a relative path."""
+MAX_PARTS = 16
 MAX_PART_BYTES = 255
 """Bytes of a file's name, as in all common file systems."""
 
@@ -21,7 +22,8 @@ def checked_parts(name: str) -> tuple[str, ...]:
     is_plain = "/".join(parts) == name and name.isprintable() and "\\" not in name
     if not parts or not is_plain or name.startswith("/") or ".." in parts:
         raise ValueError(f"{name[:100]!r} is not the name of a file in the folder")
-    if len(name) > MAX_NAME or max(len(part.encode()) for part in parts) > MAX_PART_BYTES:
+    is_long = len(name) > MAX_NAME or len(parts) > MAX_PARTS
+    if is_long or max(len(part.encode()) for part in parts) > MAX_PART_BYTES:
         raise ValueError(f"{name[:100]!r}… is too long for the name of a file")
     return parts
 

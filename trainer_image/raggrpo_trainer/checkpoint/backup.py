@@ -11,13 +11,16 @@ import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from raggrpo_api import names
 from raggrpo_api.file_names import path_below
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -38,7 +41,7 @@ COPY_BYTES = 16 * 2**20
 """Bytes per read and write of a copy."""
 READ_AHEAD_BYTES = 64 * 2**20
 """Bytes per request to remote storage."""
-MAX_CANDIDATES = 1000
+MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
 
 
@@ -90,11 +93,11 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
     """
     with _translate_errors(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
         file_system, root = _open(url)
-        folder = posixpath.join(root, checkpoint.folder.name)
+        path_of = partial(_path, file_system, posixpath.join(root, checkpoint.folder.name))
         for file in checkpoint.marker.files:
-            file_system.put_file(str(checkpoint.folder / file), posixpath.join(folder, file))
+            file_system.put_file(str(checkpoint.folder / file), path_of(file))
         check()
-        file_system.put_file(str(checkpoint.folder / COMPLETE), posixpath.join(folder, COMPLETE))
+        file_system.put_file(str(checkpoint.folder / COMPLETE), path_of(COMPLETE))
 
 
 def complete_backups(url: str, key: str) -> Iterator[Backup]:
@@ -108,7 +111,7 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         candidates = _candidates(file_system, root)
-    for name in candidates:
+    for name in candidates[:MAX_CANDIDATES]:
         with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
             backup = _complete_backup(file_system, posixpath.join(root, str(name)), name)
         if backup is None:
@@ -119,11 +122,18 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
             continue
         is_empty = False
         yield backup
+    shown = display_url(url)
     if is_empty and unsealed:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"no backup at checkpoint.backup.url {url} can be used: {unsealed[0]} {UNSEALED}; set "
-            "the key with which it was written, or another URL to start over",
+            f"no backup at checkpoint.backup.url {shown} can be used: {unsealed[0]} {UNSEALED}; "
+            "set the key with which it was written, or another URL to start over",
+        )
+    if is_empty and len(candidates) > MAX_CANDIDATES:
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED,
+            f"none of the newest {MAX_CANDIDATES} folders at checkpoint.backup.url {shown} is a "
+            "complete backup: remove them, or set another URL to start over",
         )
 
 
@@ -141,14 +151,14 @@ def _candidates(file_system: Any, root: str) -> list[CheckpointName]:
     if not file_system.isdir(root):
         return []
     folders = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
-    return CheckpointName.among(folders)[:MAX_CANDIDATES]
+    return CheckpointName.among(folders)
 
 
 def _complete_backup(file_system: Any, folder: str, name: CheckpointName) -> Backup | None:
     try:
-        marker = _read_marker(file_system, posixpath.join(folder, COMPLETE), name)
+        marker = _read_marker(file_system, _path(file_system, folder, COMPLETE), name)
         for file, stored in marker.files.items():
-            if _size(file_system, posixpath.join(folder, file)) != stored.size:
+            if _size(file_system, _path(file_system, folder, file)) != stored.size:
                 return None
     except FileNotFoundError:  # the copy was interrupted
         return None
@@ -161,10 +171,14 @@ def _complete_backup(file_system: Any, folder: str, name: CheckpointName) -> Bac
 def _read_marker(file_system: Any, path: str, name: CheckpointName) -> Marker:
     if _size(file_system, path) > MAX_MARKER_BYTES:
         raise ValueError(f"it has more than {MAX_MARKER_BYTES} bytes")
-    marker = parse_marker(file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES))
-    if CheckpointName(marker.step, marker.epoch) != name:
-        raise ValueError(f"it contains step {marker.step}, epoch {marker.epoch}")
-    return marker
+    return parse_marker(file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES), name)
+
+
+def _path(file_system: Any, folder: str, name: str) -> str:
+    """Return the path of a file of a backup. Raises ValueError if it passes through a link."""
+    if isinstance(file_system, LocalFileSystem):
+        path_below(Path(folder).parent, posixpath.join(posixpath.basename(folder), name))
+    return posixpath.join(folder, name)
 
 
 def _size(file_system: Any, path: str) -> int:
@@ -187,7 +201,7 @@ def _open(url: str) -> tuple[Any, str]:
         file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
     except ImportError as error:
         raise TrainerError(
-            ExitCode.CONFIG_ERROR, f"cannot open checkpoint.backup.url {url}: {error}"
+            ExitCode.CONFIG_ERROR, display_url(f"cannot open checkpoint.backup.url {url}: {error}")
         ) from error
     return file_system, root
 
@@ -199,5 +213,5 @@ def _translate_errors(action: str) -> Iterator[None]:
     except TrainerError:
         raise
     except Exception as error:
-        text = f"{action}: {type(error).__name__}: {error}"
+        text = display_url(f"{action}: {type(error).__name__}: {error}")
         raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error

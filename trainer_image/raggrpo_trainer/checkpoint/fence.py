@@ -96,13 +96,16 @@ class Fence:
         claim = Claim(job_uid, job_name, attempt, socket.gethostname(), os.getpid())
         try:
             (path / "fence").mkdir(parents=True, exist_ok=True)
+            if (path / "fence").is_symlink():
+                raise UnsuitableFile(f"{path}/fence is a link")
             epoch = _claim_epoch(path, claim, beat_seconds)
             fence = cls(path, epoch, claim, beat_seconds)
             fence._record_valid_checkpoints()
         except OSError as error:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"cannot claim the checkpoint folder {path}: {error}; make it writable",
+                f"cannot claim the checkpoint folder {path}: {error}; make it "
+                "writable, or set checkpoint.path to another folder",
             ) from error
         fence._thread.start()
         log.info("claimed epoch %d of checkpoint folder %s for %s", epoch, path, claim)
@@ -196,6 +199,8 @@ def _claim_epoch(path: Path, claim: Claim, beat_seconds: float) -> int:
                 raise _in_use(path, holder)
             # Copied checkpoints may have higher epochs than any claim.
             epoch = 1 + max([newest, *(name.epoch for name in CheckpointName.all_in(path))])
+            if not _CLAIM.fullmatch(_claim_path(path, epoch).name):
+                raise UnsuitableFile(f"{path} has a claim or a checkpoint of epoch {epoch - 1}")
             # Write the heartbeat first: a claim without one counts as released.
             with contextlib.suppress(FileExistsError), _beat_path(path, epoch).open("xb") as file:
                 file.write(_now())
@@ -240,7 +245,9 @@ def _epochs(path: Path) -> set[int]:
     folder = path / "fence"
     if not folder.is_dir():
         return set()
-    return {int(name) for name in os.listdir(folder) if _CLAIM.fullmatch(name)}
+    names = set(os.listdir(folder))
+    epochs = (int(name) for name in names if _CLAIM.fullmatch(name))
+    return {epoch for epoch in epochs if _claim_path(path, epoch).name in names}
 
 
 def _complete(path: Path) -> Iterator[CheckpointName]:
@@ -285,7 +292,7 @@ def _beat(path: Path, epoch: int) -> bytes | None:
 
 def _write_beat(path: Path) -> None:
     """Overwrite the heartbeat in place, which needs no new block and works on a full disk."""
-    with path.open("r+b") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "wb") as file:
         file.write(_now())
 
 

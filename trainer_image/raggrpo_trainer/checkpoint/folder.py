@@ -34,8 +34,8 @@ COMPLETE = "COMPLETE"
 META = "meta.json"
 REJECTED = "REJECTED"
 _RESERVED = frozenset({COMPLETE, REJECTED})
-MAX_MARKER_BYTES = 4 * 2**20
-MAX_META_BYTES = 64 * 2**20
+MAX_MARKER_BYTES = 2**20
+MAX_META_BYTES = 4 * 2**20
 MAX_REASON_BYTES = 2**16
 _NAME = re.compile(r"step_([0-9]{8,18})\.e([0-9]{1,18})")
 
@@ -61,8 +61,9 @@ class CheckpointName:
     @classmethod
     def among(cls, folders: Iterable[str]) -> list[Self]:
         """Return the checkpoint names among these folder names, newest first."""
-        matches = map(_NAME.fullmatch, folders)
-        return sorted((cls(int(m[1]), int(m[2])) for m in matches if m), reverse=True)
+        matches = filter(None, map(_NAME.fullmatch, folders))
+        names = ((cls(int(m[1]), int(m[2])), m[0]) for m in matches)
+        return sorted((name for name, folder in names if str(name) == folder), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +222,19 @@ def write_marker(folder: Path, marker: Marker, key: str = "") -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file that exists completely or not at all, even after a power cut."""
     draft = path.with_name(f"{path.name}.tmp")
-    draft.write_text(text)
+    draft.unlink(missing_ok=True)  # left by a killed process, or a link to another folder
+    with draft.open("x") as file:
+        file.write(text)
     sync(draft)
     draft.replace(path)
     sync(path.parent)
 
 
-def parse_marker(text: bytes) -> Marker:
-    """Return the content of a COMPLETE file. Raises ValueError if it is invalid."""
+def parse_marker(text: bytes, name: CheckpointName) -> Marker:
+    """Return the content of a checkpoint's COMPLETE file. Raises ValueError if it is invalid."""
     marker = parse_json(_MARKER, text)
+    if CheckpointName(marker.step, marker.epoch) != name:
+        raise ValueError(f"it contains step {marker.step}, epoch {marker.epoch} instead of {name}")
     _check_names(marker.files)
     return marker
 
@@ -280,11 +285,7 @@ def _read_complete(folder: Path, name: CheckpointName) -> Checkpoint:
         reason = read_limited(folder / REJECTED, MAX_REASON_BYTES)
         raise ValueError(f"rejected: {reason.decode(errors='replace')}")
     with _explained(f"{COMPLETE} is unreadable"):
-        marker = parse_marker(read_limited(folder / COMPLETE, MAX_MARKER_BYTES))
-    if CheckpointName(marker.step, marker.epoch) != name:
-        raise ValueError(
-            f"{COMPLETE} contains step {marker.step}, epoch {marker.epoch}; the folder name differs"
-        )
+        marker = parse_marker(read_limited(folder / COMPLETE, MAX_MARKER_BYTES), name)
     check_sizes(folder, marker.files)
     with _explained(f"{META} is unreadable"):
         return Checkpoint(folder, marker, _read_meta(folder, marker))
@@ -311,7 +312,8 @@ def _explained(problem: str) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    text = "".join(each if each.isprintable() else " " for each in str(error))
+    return " ".join(text.split())[:200]
 
 
 def sync(path: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from raggrpo_api import names
 from raggrpo_api.memory.arithmetic import GIB
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import SkippedCheckpoint
@@ -152,9 +153,9 @@ class CheckpointStore:
             for name in CheckpointName.all_in(self._path):
                 folder = self._path / str(name)
                 if not is_complete(folder):
-                    shutil.rmtree(folder)
+                    _remove_folder(folder)
             for leftover in self._path.glob(f"{names.EXPORT_DIR}.*.tmp"):
-                shutil.rmtree(leftover)
+                _remove_folder(leftover)
 
     def export(self, write: Callable[[Path], None]) -> Path:
         """Replace the exported model with a folder that `write` fills; return its path."""
@@ -163,7 +164,7 @@ class CheckpointStore:
         replaced = target.with_name(f"{target.name}.old.tmp")
         with self._lock, _translate_errors(draft):
             for leftover in (draft, replaced):
-                shutil.rmtree(leftover, ignore_errors=True)  # usually absent
+                _remove_folder(leftover)
             draft.mkdir()
             write(draft)
             sync_tree(draft)
@@ -171,7 +172,7 @@ class CheckpointStore:
             if target.exists():
                 target.rename(replaced)
             draft.rename(target)
-            shutil.rmtree(replaced, ignore_errors=True)
+            _remove_folder(replaced, ignore_errors=True)
         return target
 
     def protect(self, checkpoint: Checkpoint) -> None:
@@ -191,11 +192,10 @@ class CheckpointStore:
 
         Raises TrainerError CHECKPOINT_WRITE_FAILED if backups exist but none can be used.
         """
-        url = self._spec.backup.url
-        if not url:
+        if not self._spec.backup.url:
             return None
         damage = ""
-        for backup in complete_backups(url, self._key):
+        for backup in complete_backups(self._spec.backup.url, self._key):
             try:
                 with self._lock:
                     return self._fetch(backup)
@@ -205,8 +205,8 @@ class CheckpointStore:
         if damage:
             raise TrainerError(
                 ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"no backup at checkpoint.backup.url {url} can be used: {damage}; remove the "
-                "damaged backups, or set another URL to start over",
+                f"no backup at checkpoint.backup.url {display_url(self._spec.backup.url)} can be "
+                f"used: {damage}; remove the damaged backups, or set another URL to start over",
             )
         return None
 
@@ -236,7 +236,7 @@ class CheckpointStore:
         self._require_space()
         try:
             with _translate_errors(folder):
-                shutil.rmtree(folder, ignore_errors=True)  # left by a failed save
+                _remove_folder(folder)  # left by a failed save
                 folder.mkdir()
                 digests = fill(folder)
                 marker = Marker(
@@ -256,13 +256,13 @@ class CheckpointStore:
                 write_marker(folder, marker, self._key)
         except BaseException:
             # Errors of the removal must not hide the original error; clean_up removes the rest.
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder, ignore_errors=True)
             raise
         self._discover()
         written = next((c for c in self.checkpoints if c.name == name), None)
         if written is None:  # possible only for the content of a backup
             reasons = [each.reason for each in self.skipped if each.path == str(folder)]
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder, ignore_errors=True)
             raise ValueError("; ".join(reasons))
         return written
 
@@ -310,8 +310,15 @@ def best_of(checkpoints: Sequence[Checkpoint], best_by: str) -> Checkpoint | Non
 
 def _remove(folder: Path) -> None:
     # Remove the marker first: after a kill, the next start removes the incomplete folder.
-    (folder / COMPLETE).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    if is_complete(folder) and not folder.is_symlink():
+        (folder / COMPLETE).unlink(missing_ok=True)
+    _remove_folder(folder)
+
+
+def _remove_folder(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a folder, if it exists. Links, files and pipes remain: no attempt creates them."""
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors)
 
 
 @contextmanager

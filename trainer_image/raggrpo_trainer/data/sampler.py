@@ -13,13 +13,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from raggrpo_api.fields.base import Count
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Start of the next batch: `position` prompts of pass `epoch` have been used."""
 
-    epoch: int = 0
-    position: int = 0
+    epoch: Count = 0
+    position: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,9 @@ class Sampler:
         A batch may continue in the next pass; each pass contains each prompt exactly once.
         Raises ValueError if the cursor is beyond the data.
         """
-        if cursor.position >= self.num_prompts:
+        if not 0 <= cursor.position < self.num_prompts:
             raise ValueError(
-                f"{cursor} is beyond the end of the data ({self.num_prompts} prompts): "
-                "rows were removed"
+                f"{cursor} is not in the data ({self.num_prompts} prompts): rows were removed"
             )
         indices: list[int] = []
         while len(indices) < size:
