@@ -87,10 +87,9 @@ def _info(value: Any) -> _StorageInfo:
 
 
 def _size(value: Any) -> torch.Size:
-    arguments = getattr(value, "arguments", ())
-    if getattr(value, "name", "") != "torch.Size" or len(arguments) != 1:
+    if type(value) is not Instance or value.name != "torch.Size" or len(value.arguments) != 1:
         raise ValueError("a size is missing")
-    sizes = _checked(arguments[0], tuple)
+    sizes = _checked(value.arguments[0], tuple)
     if len(sizes) > MAX_DIMENSIONS:
         raise ValueError(f"a size has {len(sizes)} dimensions, more than {MAX_DIMENSIONS}")
     return torch.Size([_count(each) for each in sizes])
@@ -105,8 +104,8 @@ def _count(value: Any) -> int:
 
 def _fields(value: Any, name: str) -> dict[str, Any]:
     if type(value) is not Instance or value.name != f"{_MODULE}.{name}":
-        found = getattr(value, "name", type(value).__name__)
-        raise ValueError(f"it contains {found}, but no checkpoint of a job has this in its place")
+        other = getattr(value, "name", type(value).__name__)
+        raise ValueError(f"it contains {other}, but no checkpoint of a job has this in its place")
     fields: dict[str, Any] = _checked(value.state, dict)
     return fields
 
