@@ -310,7 +310,7 @@ def best_of(checkpoints: Sequence[Checkpoint], best_by: str) -> Checkpoint | Non
 
 def _remove(folder: Path) -> None:
     # Remove the marker first: after a kill, the next start removes the incomplete folder.
-    if is_complete(folder) and not folder.is_symlink():
+    if folder.is_dir() and not folder.is_symlink():
         (folder / COMPLETE).unlink(missing_ok=True)
     _remove_folder(folder)
 

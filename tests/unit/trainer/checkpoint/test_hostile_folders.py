@@ -108,13 +108,14 @@ def test_save_reports_a_planted_path(
         store.save(make_meta(20), shards(20))
 
 
-def test_folder_named_as_marker_does_not_end_a_save(tmp_path: Path) -> None:
-    store = make_store(make_claim(tmp_path), keep_last=1, keep_best=False)
-    (tmp_path / "step_00000005.e1" / "COMPLETE").mkdir(parents=True)
+def test_linked_checkpoint_is_not_removed(tmp_path: Path) -> None:
+    save_one(tmp_path / "other")
+    store = make_store(make_claim(tmp_path / "volume"), keep_last=1, keep_best=False)
+    (tmp_path / "volume" / "step_00000005.e1").symlink_to(tmp_path / "other" / "step_00000010.e1")
 
     store.save(make_meta(10), shards(10))
 
-    assert [each.marker.step for each in store.checkpoints] == [10]
+    assert (tmp_path / "other" / "step_00000010.e1" / "COMPLETE").is_file()
 
 
 @planted

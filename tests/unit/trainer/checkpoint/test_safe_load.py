@@ -169,7 +169,7 @@ def test_stored_tensor_is_loaded(tmp_path: Path, tensor: torch.Tensor) -> None:
     assert torch.equal(state["tensor"], tensor)
 
 
-VALUES = [0.5, 7, True, None, "text", [1, "a", 2.5], [{"a": (0.9, 0.95), "b": None}]]
+VALUES = [0.5, 7, True, None, "text", [1, "a", 2.5], (0.9, 0.95)]
 
 
 @pytest.mark.parametrize("value", VALUES)

@@ -127,7 +127,7 @@ def _damage_marker_step(folder: Path) -> None:
             lambda folder: (folder / "COMPLETE").write_bytes(b"\xff"),
             "COMPLETE is unreadable: Invalid JSON: ",
         ),
-        (_damage_marker_step, "COMPLETE contains step 21, epoch 1"),
+        (_damage_marker_step, "COMPLETE is unreadable: it contains step 21, epoch 1"),
         (
             lambda folder: (folder / "meta.json").write_bytes(
                 b" " * (folder / "meta.json").stat().st_size
