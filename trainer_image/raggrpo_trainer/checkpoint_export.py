@@ -88,14 +88,14 @@ def _require_base(checkpoint: Checkpoint, source: Path) -> None:
 def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:
     from transformers.utils import logging
 
-    from raggrpo_trainer.checkpoint.safe_load import load_into
+    from raggrpo_trainer.checkpoint.safe_load import SafeReader, load_into
     from raggrpo_trainer.policy.lora import merged_parameters
     from raggrpo_trainer.policy.lora_folder import write_lora_folder
     from raggrpo_trainer.policy.model import load_model
     from raggrpo_trainer.weights.export import folder_dtype, write_folder
 
     def load(state: dict[str, Any]) -> None:
-        load_into({"model": state}, checkpoint.folder)
+        load_into({"model": state}, SafeReader(checkpoint.folder))
 
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")

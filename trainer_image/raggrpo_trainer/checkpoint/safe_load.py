@@ -27,29 +27,24 @@ from .file_digests import METADATA_FILE
 from .stored_metadata import parse_metadata
 from .stored_values import MAX_PICKLE_BYTES, parse_tensor, parse_value
 
-MAX_METADATA_BYTES = 32 * 2**20
+MAX_METADATA_BYTES = 2**30
+"""A shard needs about 200 bytes; 70B parameters on 1,024 ranks have 2 million shards."""
 ARCHIVE_BYTES = 2**16
 """Upper limit for the size of an archive besides its content."""
 MAX_ITEM_BYTES = 8
 """Bytes of the largest type of a tensor's elements."""
 
 
-def load_into(state: dict[str, Any], folder: Path) -> None:
+def load_into(state: dict[str, Any], reader: "SafeReader") -> None:
     """Load a checkpoint into a state dict in place (collective).
 
     Raises ValueError if a file is missing, damaged or contains anything but state.
     """
     try:
-        load(state, storage_reader=SafeReader(folder), planner=_SafePlanner())
+        load(state, storage_reader=reader, planner=_SafePlanner())
     except CheckpointException as failed:
         rank, (error, _) = next(iter(failed.failures.items()))
-        raise ValueError(f"rank {rank} cannot load {folder}: {error}") from error
-
-
-def saved_keys(folder: Path) -> set[str]:
-    """Return the top-level keys of the state in a checkpoint. Raises ValueError or OSError."""
-    metadata = SafeReader(folder).read_metadata()
-    return {key.split(".")[0] for key in metadata.state_dict_metadata}
+        raise ValueError(f"rank {rank} cannot load {reader.path}: {error}") from error
 
 
 class SafeReader(FileSystemReader):
@@ -58,15 +53,20 @@ class SafeReader(FileSystemReader):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._folder = folder
-        self._metadata = Metadata({})
+        self._metadata: Metadata | None = None
+
+    def saved_keys(self) -> set[str]:
+        """Return the top-level keys of the state. Raises ValueError or OSError."""
+        return {key.split(".")[0] for key in self.read_metadata().state_dict_metadata}
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the metadata. Raises ValueError or OSError if it is not plain state."""
-        file = regular_file_below(self._folder, METADATA_FILE)
-        try:
-            self._metadata = parse_metadata(read_limited(file, MAX_METADATA_BYTES))
-        except ValueError as error:
-            raise ValueError(f"{METADATA_FILE} cannot be read: {error}") from error
+        if self._metadata is None:
+            file = regular_file_below(self._folder, METADATA_FILE)
+            try:
+                self._metadata = parse_metadata(read_limited(file, MAX_METADATA_BYTES))
+            except ValueError as error:
+                raise ValueError(f"{METADATA_FILE} cannot be read: {error}") from error
         return self._metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -84,7 +84,7 @@ class SafeReader(FileSystemReader):
     def _archive(self, item: ReadItem) -> bytearray:
         """Return the archive with the tensor or value of an item."""
         info = self.storage_data[item.storage_index]
-        entry = self._metadata.state_dict_metadata[item.storage_index.fqn]
+        entry = self.read_metadata().state_dict_metadata[item.storage_index.fqn]
         limit = MAX_PICKLE_BYTES + ARCHIVE_BYTES
         if isinstance(entry, TensorStorageMetadata):
             limit += MAX_ITEM_BYTES * math.prod(entry.size)

@@ -23,40 +23,41 @@ from .plain_pickle import Instance, read_plain
 
 _MODULE = "torch.distributed.checkpoint"
 MAX_DIMENSIONS = 8
-MAX_SHARDS = 200_000
-"""Shards of all tensors, and values."""
 
 
 def parse_metadata(content: bytes) -> Metadata:
     """Return the content of a metadata file. Raises ValueError if it is not plain state."""
     root = _fields(read_plain(content), "metadata.Metadata")
     stored = _checked(root.get("storage_data"), dict)
-    if len(stored) > MAX_SHARDS:
-        raise ValueError(f"it has {len(stored)} shards, more than {MAX_SHARDS}")
-    tensors = {
-        _checked(name, str): _entry(entry, len(stored))
-        for name, entry in _checked(root.get("state_dict_metadata"), dict).items()
-    }
-    chunks = [len(each.chunks) for each in tensors.values() if hasattr(each, "chunks")]
-    if sum(chunks) > len(stored):
+    entries = _checked(root.get("state_dict_metadata"), dict)
+    if sum(map(_num_chunks, entries.values())) > len(stored):  # they may share a list
         raise ValueError("it has more chunks than shards")
+    tensors = {_checked(name, str): _entry(entry) for name, entry in entries.items()}
     return Metadata(tensors, storage_data={_index(key): _info(v) for key, v in stored.items()})
 
 
-def _entry(value: Any, max_chunks: int) -> STORAGE_TYPES:
-    if getattr(value, "name", "") == f"{_MODULE}.metadata.BytesStorageMetadata":
+def _num_chunks(entry: Any) -> int:
+    return 0 if _is_value(entry) else len(_checked(_tensor_fields(entry).get("chunks"), list))
+
+
+def _entry(value: Any) -> STORAGE_TYPES:
+    if _is_value(value):
         return BytesStorageMetadata()
-    fields = _fields(value, "metadata.TensorStorageMetadata")
-    chunks = _checked(fields.get("chunks"), list)
-    if len(chunks) > max_chunks:
-        raise ValueError("a tensor has more chunks than there are shards")
+    fields = _tensor_fields(value)
     size = _size(fields.get("size"))
-    tensor = TensorStorageMetadata(
-        TensorProperties(), size, [_chunk(each, size) for each in chunks]
-    )
+    chunks = [_chunk(each, size) for each in fields["chunks"]]
+    tensor = TensorStorageMetadata(TensorProperties(), size, chunks)
     if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(size):
         raise ValueError("the chunks of a tensor do not fill it")
     return tensor
+
+
+def _is_value(entry: Any) -> bool:
+    return getattr(entry, "name", "") == f"{_MODULE}.metadata.BytesStorageMetadata"
+
+
+def _tensor_fields(entry: Any) -> dict[str, Any]:
+    return _fields(entry, "metadata.TensorStorageMetadata")
 
 
 def _chunk(value: Any, size: Sequence[int]) -> ChunkStorageMetadata:

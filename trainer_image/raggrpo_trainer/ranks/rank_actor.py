@@ -317,11 +317,11 @@ class RankActor:
 
 def load_checkpoint(policy: "Policy", folder: str, *, with_optimizer: bool = True) -> None:
     """Load a policy's state from a folder, or only its model (collective)."""
-    from raggrpo_trainer.checkpoint.safe_load import load_into, saved_keys
+    from raggrpo_trainer.checkpoint.safe_load import SafeReader, load_into
 
-    saved = saved_keys(Path(folder))
+    reader = SafeReader(Path(folder))
     # A checkpoint of another precision has no loss scale; the scale then keeps its default.
-    keys = saved | REQUIRED_STATE if with_optimizer else {"model"}
+    keys = reader.saved_keys() | REQUIRED_STATE if with_optimizer else {"model"}
     state = {key: value for key, value in policy.state_dict().items() if key in keys}
-    load_into(state, Path(folder))
+    load_into(state, reader)
     policy.load_state_dict(state)

@@ -18,21 +18,26 @@ from raggrpo_trainer.data.sampler import Cursor, Sampler
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
 
-LIMIT_SECONDS = 10
+CPU_SECONDS = 20
+WAIT_SECONDS = 300
+"""Long enough for any machine: only a pipe is waited for forever."""
 
 
 @pytest.fixture(autouse=True)
 def limit() -> Iterator[None]:
-    """Fail instead of waiting for a pipe forever."""
+    """Fail instead of waiting for a pipe forever, or after too much computation."""
 
     def expired(*_: object) -> None:
-        pytest.fail(f"did not return within {LIMIT_SECONDS} s")
+        pytest.fail("did not return within the limits")
 
-    previous = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(LIMIT_SECONDS)
+    previous = {each: signal.signal(each, expired) for each in (signal.SIGALRM, signal.SIGPROF)}
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    signal.alarm(WAIT_SECONDS)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, previous)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
