@@ -111,7 +111,7 @@ def test_code_in_value_is_not_run(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "saved", state)
     assert not planted.exists()
 
-    with pytest.raises(ValueError, match=r"it contains __builtin__.getattr, but a value has no objects"):
+    with pytest.raises(ValueError, match="a value has no objects"):
         load_into({"optimizer": {"lr": 0.1}}, SafeReader(folder))
     assert not planted.exists()
 
