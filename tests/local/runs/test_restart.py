@@ -100,6 +100,24 @@ def test_weights_are_identical_after_kills_and_truncated_checkpoint(
     assert outcome.left_over == []
 
 
+@pytest.mark.row("F1")
+@pytest.mark.timeout(900)
+def test_adapters_are_identical_after_rank_and_driver_losses(tmp_path: Path) -> None:
+    lora = "training.lora.rank=8"
+    reference = Run(tmp_path / "reference")
+    undisturbed = reference.finish(reference.start("", lora))
+    run = Run(tmp_path / "run")
+    faults = "kill-rank@save=6:complete,exit0@step=8@attempt=2"
+    outcome = run.finish(run.start(faults, lora))
+
+    assert undisturbed.causes == []
+    assert outcome.causes == ["TrainerRankLost", "FalseSuccess"]
+    assert outcome.weights == undisturbed.weights
+    adapter = Path("checkpoints", "export", "adapter", "adapter_model.safetensors")
+    adapters = [(tmp_path / each / adapter).read_bytes() for each in ("run", "reference")]
+    assert adapters[0] == adapters[1]
+
+
 @pytest.mark.row("A28")
 @pytest.mark.timeout(900)
 def test_failed_attempts_lose_no_steps_when_ranks_are_healthy(

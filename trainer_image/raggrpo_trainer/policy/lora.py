@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -178,8 +179,12 @@ def _adapted(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
 
 
 def _linear_layers(causal_lm: PreTrainedModel) -> dict[str, nn.Linear]:
-    """Return the linear layers within decoder layers; a subclass may use its weight differently."""
+    """Return the linear layers within the text model's decoder layers.
+
+    Subclasses of `nn.Linear` are left out, as they may use their weight differently.
+    """
     inside = {module for layer in decoder_layers(causal_lm) for module in layer.modules()}
+    inside &= set(causal_lm.get_decoder().modules())
     return {
         name: module
         for name, module in causal_lm.named_modules()
@@ -225,7 +230,7 @@ def _reject_direct_reads(causal_lm: PreTrainedModel, name: str) -> None:
     for parent in parents:
         module = module.get_submodule(parent)
         # A PreTrainedModel initializes weights and leaves their use to its modules.
-        if not isinstance(module, PreTrainedModel) and read.search(_source(type(module))):
+        if not isinstance(module, PreTrainedModel) and read.search(_source(type(module))):  # type: ignore[arg-type]  # python/mypy#11469
             raise UnsupportedLora(
                 f"training.lora: {type(module).__name__} reads the weight of {name} without "
                 f"calling the layer, so an adapter would be ignored; leave {leaf} out of "
@@ -233,6 +238,7 @@ def _reject_direct_reads(causal_lm: PreTrainedModel, name: str) -> None:
             )
 
 
+@cache
 def _source(kind: type) -> str:
     """Return the source code of a module's class and of its bases in transformers."""
     classes = (each for each in kind.__mro__ if each.__module__.startswith("transformers."))

@@ -79,7 +79,11 @@ def experiment(adapted: PreTrainedModel, plain: PreTrainedModel, lora: LoraSpec)
     ]
     if unused:
         layer = unused[0].rpartition(".")[0]
-        return f"the adapter of {layer} receives no gradient, so the layer is not called"
+        leaf = layer.rpartition(".")[2]
+        return (
+            f"the adapter of {layer} receives no gradient; leave {leaf} out of "
+            "training.lora.targets"
+        )
     plain.load_state_dict(dict(merged_parameters(adapted, torch.float32)), strict=False)
     with torch.no_grad():
         nats = float((_logprobs(plain) - logprobs).abs().max())
