@@ -29,7 +29,7 @@ LABEL_CLUSTER: Final = "raggrpo.io/cluster"
 LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
 """Value: name of the managed endpoint."""
 LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
-"""On a preflight pod; value: hash of the spec that the pod checks."""
+"""On a preflight or staging pod; value: hash of the spec or request that the pod processes."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "raggrpo-operator"
 """Value of LABEL_MANAGED_BY, and field manager of the operator."""
@@ -57,6 +57,8 @@ ENV_RUN_MARK: Final = "RAGGRPO_RUN_MARK"
 """Id of a local run in the environment of its processes; a cleanup kills only these processes."""
 ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File to which preflight writes its result; in a pod, the termination log."""
+ENV_STAGING_REQUEST: Final = "RAGGRPO_STAGING_REQUEST"
+"""`StagingRequest` as JSON."""
 ENV_RETRIEVER_TOKEN: Final = "RAGGRPO_RETRIEVER_TOKEN"
 """Bearer token that a run's managed retrievers require."""
 ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
@@ -73,6 +75,7 @@ RESERVED_ENV: Final = frozenset(
         ENV_CA_BUNDLE,
         ENV_RETRIEVER_TOKEN,
         ENV_RUN_MARK,
+        ENV_STAGING_REQUEST,
         "CUDA_VISIBLE_DEVICES",
         "RAY_ADDRESS",
         "RAY_AUTH_MODE",
@@ -98,9 +101,11 @@ RESERVED_MOUNTS: Final = frozenset(
 HEAD_CONTAINER: Final = "ray-head"
 WORKER_CONTAINER: Final = "ray-worker"
 PREFLIGHT_CONTAINER: Final = "preflight"
+STAGING_CONTAINER: Final = "staging"
 RETRIEVER_CONTAINER: Final = "retriever"
 MAIN_CONTAINERS: Final = frozenset(
-    {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, RETRIEVER_CONTAINER}
+    {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, STAGING_CONTAINER}
+    | {RETRIEVER_CONTAINER}
 )
 """The operator's containers, one per pod; admission webhooks may inject others."""
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
@@ -166,6 +171,11 @@ def cluster_name(job: str, uid: str, number: ClusterNumber) -> str:
 def preflight_name(job: str, uid: str) -> str:
     """Return the name of a job's preflight pod."""
     return child_name(job, uid, "preflight")
+
+
+def staging_name(job: str, uid: str) -> str:
+    """Return the name of a job's staging pod."""
+    return child_name(job, uid, "staging")
 
 
 def config_map_name(job: str, uid: str, attempt: AttemptNumber) -> str:

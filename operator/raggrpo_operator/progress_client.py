@@ -1,8 +1,9 @@
 """Client of an attempt's progress server."""
 
 import logging
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.limits import MAX_PROGRESS_BYTES
@@ -11,7 +12,33 @@ from raggrpo_api.trainer.progress import Progress
 from .errors import OperatorError, Unreachable
 from .http_api import HttpApi
 
+Model = TypeVar("Model", bound=BaseModel)
 log = logging.getLogger(__name__)
+
+
+async def read_progress(http: HttpApi, model: type[Model]) -> Model | None:
+    """Return the latest progress of a server, or None if it cannot be read.
+
+    Raises AccessDenied if the token is rejected.
+    """
+    try:
+        response = await http.call(
+            "GET",
+            "/progress",
+            seconds=http.limits.progress_seconds,
+            max_bytes=MAX_PROGRESS_BYTES,
+        )
+    except Unreachable as error:
+        log.debug("progress: %s", error)
+        return None
+    if response.status != 200:
+        return None
+    try:
+        return model.model_validate_json(response.body)
+    except ValidationError as error:
+        fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
+        log.warning("progress from %s has invalid fields: %s", http.address, fields)
+        return None
 
 
 class ProgressClient:
@@ -25,24 +52,7 @@ class ProgressClient:
 
         Raises AccessDenied if the token is rejected.
         """
-        try:
-            response = await self._http.call(
-                "GET",
-                "/progress",
-                seconds=self._http.limits.progress_seconds,
-                max_bytes=MAX_PROGRESS_BYTES,
-            )
-        except Unreachable as error:
-            log.debug("progress: %s", error)
-            return None
-        if response.status != 200:
-            return None
-        try:
-            return Progress.model_validate_json(response.body)
-        except ValidationError as error:
-            fields = [one_line(".".join(map(str, each["loc"])), 64) for each in error.errors()[:3]]
-            log.warning("progress from %s has invalid fields: %s", self._http.address, fields)
-            return None
+        return await read_progress(self._http, Progress)
 
     async def dump_stacks(self) -> None:
         """Make all processes write their stack traces to the log folder; log a failure."""

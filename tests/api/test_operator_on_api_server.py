@@ -74,6 +74,25 @@ async def test_applied_job_succeeds_and_frees_resources(
     assert ("TargetReached", "Complete: reached step 20") in notes
 
 
+async def test_job_with_sources_stages_them_in_its_own_pod_before_preflight(
+    environment: OperatorEnvironment,
+) -> None:
+    await environment.apply({"spec.model": {"source": "hf://org/model@main"}})
+
+    status = await environment.until(is_phase("Succeeded"))
+
+    [source] = status["staging"]["sources"]
+    assert source["path"] == "/mnt/runs/staged/0"
+    assert condition(status, "SourcesStaged")["reason"] == "Staged"
+    [record] = [
+        each
+        for each in await environment.all_of("v1", "configmaps")
+        if "config.json" in each.get("data", {})
+    ]
+    config = json.loads(record["data"]["config.json"])
+    assert config["model"]["path"] == "/mnt/runs/staged/0"
+
+
 CLAIMS = ("v1", "persistentvolumeclaims")
 
 

@@ -6,9 +6,11 @@ failure on standard error.
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -16,11 +18,12 @@ from pydantic import ValidationError
 
 from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.limits import MAX_SPEC_BYTES
+from raggrpo_api.names import ENV_PROGRESS_PORT, ENV_STAGING_REQUEST
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingRequest
 
 from .authorities import trust_authorities
-from .folder import write_json
 from .progress import ProgressCounter
+from .progress_server import serving
 from .staging import stage_all
 
 EXIT_USAGE = 2
@@ -33,12 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="raggrpo_staging", description="Download models and data into a folder."
     )
-    parser.add_argument("--request", type=Path, required=True, help="StagingRequest as JSON")
+    parser.add_argument(
+        "--request", type=Path, help=f"StagingRequest as JSON; default: {ENV_STAGING_REQUEST}"
+    )
     parser.add_argument("--progress", type=Path, help="file to write StagingProgress to")
     parser.add_argument("--result", type=Path, help="file to write StagingResult to")
     options = parser.parse_args(arguments)
     try:
-        request = StagingRequest.model_validate_json(read_limited(options.request, MAX_SPEC_BYTES))
+        request = StagingRequest.model_validate_json(_request_text(options.request))
     except OSError as error:
         parser.error(f"{options.request} cannot be read: {error.strerror}")
     except ValidationError as error:
@@ -47,10 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _exit)  # releases locks
     trust_authorities()
     progress = ProgressCounter(options.progress)
-    with progress.written():
+    with _served(progress), progress.written():
         result = stage_all(request, progress)
-    if options.result is not None:
-        write_json(options.result, result.model_dump_json(by_alias=True))
+    if options.result is not None:  # not replaced: Kubernetes reads the file that it mounts
+        options.result.write_text(result.model_dump_json(by_alias=True))
     for each in result.staged:
         print(f"{each.field}: {each.path} (revision {each.revision})", flush=True)
     for failure in result.failures:
@@ -59,6 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     is_transient = all(each.reason in TRANSIENT_REASONS for each in result.failures)
     return EXIT_RETRY if is_transient else EXIT_FAILED
+
+
+def _request_text(file: Path | None) -> bytes:
+    if file is not None:
+        return read_limited(file, MAX_SPEC_BYTES)
+    return os.environ.get(ENV_STAGING_REQUEST, "").encode()
+
+
+def _served(progress: ProgressCounter) -> AbstractContextManager[object]:
+    port = os.environ.get(ENV_PROGRESS_PORT)
+    return serving(int(port), lambda: progress.value) if port else nullcontext()
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

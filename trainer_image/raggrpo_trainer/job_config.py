@@ -4,6 +4,7 @@ Must import neither Ray nor torch: preflight has to start fast.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -16,6 +17,8 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed
 
 from .errors import TrainerError
+
+DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
@@ -41,7 +44,32 @@ def read_config(env: Mapping[str, str]) -> TrainerConfig:
             f"the configuration has schema {config.schema_digest}, but this trainer supports "
             f"{schema_digest()}; use a trainer image of the operator's version",
         )
-    return config
+    return _with_data_files(config)
+
+
+def _with_data_files(config: TrainerConfig) -> TrainerConfig:
+    """Return the configuration with the data files of each folder instead of the folder."""
+    data = config.data
+    files = {
+        "train_files": _data_files(data.train_files),
+        "validation_files": _data_files(data.validation_files),
+    }
+    return config.model_copy(update={"data": data.model_copy(update=files)})
+
+
+def _data_files(paths: Sequence[str]) -> list[str]:
+    """Return files in order, those of a folder sorted; an empty folder stays, as an error."""
+    expanded: list[str] = []
+    for path in paths:
+        folder = Path(path)
+        inside = [str(file) for file in sorted(folder.rglob("*")) if _is_data_file(file, folder)]
+        expanded += inside or [path]
+    return expanded
+
+
+def _is_data_file(file: Path, folder: Path) -> bool:
+    is_hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    return file.suffix in DATA_SUFFIXES and file.is_file() and not is_hidden
 
 
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -6,8 +6,11 @@ from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.base import PLAIN_TEXT, AbsolutePath, ApiModel
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
+from raggrpo_api.fields.reach import Server
+from raggrpo_api.fields.source import SourceUrl
 
 Column = Annotated[str, StringConstraints(pattern=PLAIN_TEXT, max_length=128)]
+DataSource = Annotated[SourceUrl, Server()]
 ChatText = Annotated[str, StringConstraints(max_length=32768)]
 
 
@@ -29,11 +32,16 @@ class Columns(ApiModel):
 class DataSpec(ApiModel):
     """Data set, sequence lengths and batch size."""
 
-    train_files: Annotated[list[AbsolutePath], Field(min_length=1, max_length=64), OPERATIONAL]
-    """Parquet files, or JSON files with one object per line; one prompt per row. They may move, but
-    checkpoints depend on their content."""
+    train_files: Annotated[list[AbsolutePath], Field(max_length=64), OPERATIONAL] = []
+    """Parquet files, or JSON files with one object per line; one prompt per row. A folder is
+    replaced by its files. They may move, but checkpoints depend on their content."""
+    sources: Annotated[list[DataSource], Field(max_length=4), OPERATIONAL] = []
+    """URLs to download training data from, such as `hf://datasets/org/name#split=train`, instead of
+    trainFiles."""
     validation_files: Annotated[list[AbsolutePath], Field(max_length=64), OPERATIONAL] = []
     """Held-out files for validation."""
+    validation_sources: Annotated[list[DataSource], Field(max_length=3), OPERATIONAL] = []
+    """URLs to download held-out data from, instead of validationFiles."""
     train_batch_size: Annotated[int, Field(ge=1, le=65536), OPTIMIZATION] = 128
     """Prompts per step, each with rollout.n completions."""
     max_prompt_length: Annotated[int, Field(ge=8, le=1_000_000), OPTIMIZATION] = 1024

@@ -20,6 +20,7 @@ from raggrpo_api.spec.resources import CaBundle, EnvVar, ResourcesSpec, Scheduli
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.spec.rollout import RolloutSpec
+from raggrpo_api.spec.staging import StagingSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.spec.validation import ValidationSpec
 
@@ -78,6 +79,8 @@ class JobSpec(ApiModel):
     """Authorities that signed the certificates of endpoints, judges and reward services."""
     scheduling: Annotated[SchedulingSpec, OPERATIONAL] = SchedulingSpec()
     """Queue, priority, node selector and tolerations."""
+    staging: Annotated[StagingSpec, OPERATIONAL] = StagingSpec()
+    """Storage of model.source and data.sources."""
     suspend: Annotated[bool, OPERATIONAL] = False
     """true: save a checkpoint, delete the pods and wait; false: resume."""
     active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400), OPERATIONAL] = 0

@@ -10,6 +10,8 @@ class Cause(StrEnum):
     """The configuration is invalid. Fix the field that the message names."""
     DATA_ERROR = "DataError"
     """A data file or corpus cannot be used. Fix the file and line that the message names."""
+    STAGING_FAILED = "StagingFailed"
+    """A model or data set could not be downloaded. Fix the field that the message names."""
     PREFLIGHT_FAILED = "PreflightFailed"
     """A check failed, or preflight gave no result within its deadline.
 

@@ -14,6 +14,8 @@ class Phase(StrEnum):
 
     PENDING = "Pending"
     """The operator has not evaluated the job yet."""
+    STAGING = "Staging"
+    """Models or data are being downloaded."""
     PREFLIGHT = "Preflight"
     """Preflight checks are running."""
     QUEUED = "Queued"
@@ -41,6 +43,8 @@ class ConditionType(StrEnum):
 
     ACCEPTED = "Accepted"
     """The spec is valid."""
+    SOURCES_STAGED = "SourcesStaged"
+    """Models and data are downloaded."""
     PREFLIGHT_PASSED = "PreflightPassed"
     """All checks passed."""
     RETRIEVER_READY = "RetrieverReady"

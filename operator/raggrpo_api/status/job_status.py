@@ -31,6 +31,7 @@ from raggrpo_api.fields.base import (
 from raggrpo_api.fields.text import Message, ShortText
 from raggrpo_api.trainer.preflight import Check, Facts
 from raggrpo_api.trainer.progress import MAX_SEGMENTS, CheckpointRef, Metric, Segment
+from raggrpo_api.trainer.staging import MAX_SOURCES, StagedSource
 
 from .attempts import AttemptRecord, RestartCounts
 from .conditions import Condition, JobWarning, Phase
@@ -88,6 +89,21 @@ class PreflightStatus:
     def known_facts(self) -> Facts | None:
         """The facts, or None before preflight has reported them."""
         return self.facts if self.facts.parameters else None
+
+
+@api_dataclass
+class StagingStatus:
+    """Models and data that were downloaded before preflight."""
+
+    request_hash: str = ""
+    """Hash of the request; a change repeats staging."""
+    urls: Annotated[list[Message], Field(max_length=MAX_SOURCES), _fallback([])] = field(
+        default_factory=list
+    )
+    """URL of each source."""
+    sources: Annotated[list[StagedSource], Field(max_length=MAX_SOURCES), _fallback([])] = field(
+        default_factory=list
+    )
 
 
 @api_dataclass
@@ -150,6 +166,7 @@ class JobStatus:
     """Share of time spent on retained steps, excluding suspension, queues and outages: `0.93`."""
     waiting_time_ratio: RatioText = ""
     """Share of time spent waiting for services, excluding suspension and queues: `0.02`."""
+    staging: StagingStatus = StagingStatus()
     preflight: PreflightStatus = PreflightStatus()
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})

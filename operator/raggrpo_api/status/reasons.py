@@ -17,13 +17,19 @@ class ConditionReason(StrEnum):
     INVALID = "InvalidSpec"
     """The spec is invalid; `Accepted` names the violated rules."""
 
+    # SourcesStaged; a False condition may have a StagingReason
+    STAGING = "Staging"
+    """The staging pod is running; the message has its progress."""
+    STAGED = "Staged"
+    """All files are on the volume."""
+
     # PreflightPassed; a False condition may have the ID of a check
     RUNNING = "Running"
     """The preflight pod is running."""
     PASSED = "Passed"
     """All checks passed."""
     NO_RESULT = "NoResult"
-    """The preflight pod ended without a result."""
+    """The preflight or staging pod ended without a result."""
 
     # RetrieverReady
     RETRIEVER_NOT_READY = "RetrieverNotReady"

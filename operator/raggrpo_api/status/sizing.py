@@ -18,6 +18,7 @@ class PodRole(StrEnum):
     ROLLOUT = "rollout"
     RETRIEVER = "retriever"
     PREFLIGHT = "preflight"
+    STAGING = "staging"
 
 
 @api_dataclass

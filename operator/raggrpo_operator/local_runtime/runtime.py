@@ -20,9 +20,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeleteStaging,
     DumpStacks,
     StartPreflight,
     StartRetriever,
+    StartStaging,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -41,6 +43,7 @@ from .processes import Processes
 from .ray_head import RayHead, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
 from .secret_values import trainer_env
+from .staging_run import StagingRun
 
 LOST_SECONDS, START_SECONDS = 5.0, 120.0
 """Seconds without a response after which a head counts as lost: once started, and while starting.
@@ -69,6 +72,7 @@ class LocalRuntime:
         self._clock = clock
         self._head: RayHead | None = None
         self._driver: Driver | None = None
+        self._staging: StagingRun | None = None
         self._preflight: PreflightRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
@@ -81,10 +85,12 @@ class LocalRuntime:
         """Return a snapshot of the job's processes on this machine."""
         self._processes.ensure_warden()
         retrievers = await self._retrievers.observe()
+        staging = self._staging.observe() if self._staging is not None else None
         preflight = self._preflight.observe() if self._preflight is not None else None
         head = self._head
         if head is None:
             return Observed(
+                staging=staging,
                 preflight=preflight,
                 cluster=self._abandoned,
                 retrievers=retrievers,
@@ -106,6 +112,7 @@ class LocalRuntime:
             message=failure,
         )
         return Observed(
+            staging=staging,
             preflight=preflight,
             cluster=cluster,
             attempt=attempt if is_responding else None,
@@ -120,6 +127,10 @@ class LocalRuntime:
     async def perform(self, job: RagGrpoJob, action: Action) -> None:  # noqa: ARG002
         """Perform one action."""
         match action:
+            case StartStaging():
+                self._start_staging(action)
+            case DeleteStaging():
+                self._delete_staging()
             case StartPreflight():
                 self._start_preflight(action)
             case DeletePreflight():
@@ -151,6 +162,7 @@ class LocalRuntime:
 
     async def close(self) -> None:
         """Terminate all processes of the job and remove the temporary folder."""
+        self._delete_staging()
         self._delete_preflight()
         self._retrievers.stop()
         await self._delete_cluster()
@@ -217,6 +229,22 @@ class LocalRuntime:
         if self._driver is not None:
             self._driver.terminate()
             self._driver = None
+
+    def _start_staging(self, action: StartStaging) -> None:
+        self._delete_staging()
+        self._staging = StagingRun(
+            self._processes,
+            action.request,
+            action.request_hash,
+            folder=self._folder.path,
+            log_file=self._folder.logs / "staging.log",
+            env=trainer_env(action.plan.spec, os.environ),
+        )
+
+    def _delete_staging(self) -> None:
+        if self._staging is not None:
+            self._staging.terminate()
+            self._staging = None
 
     def _start_preflight(self, action: StartPreflight) -> None:
         self._delete_preflight()

@@ -11,10 +11,13 @@ from typing import Any
 import httpx
 import yaml
 
+from raggrpo_api.names import ENV_STAGING_REQUEST
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.staging import StagingRequest
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_ray import FakeRay
+from support.fakes.fake_runtime import staged
 
 LOOK_SECONDS = 0.1
 POD_IP = "10.1.0.1"
@@ -114,7 +117,7 @@ class FakeKubeRay:
         for pod in await self._items("v1", "pods"):
             role = pod["metadata"]["labels"]["raggrpo.io/role"]
             if not pod["status"].get("containerStatuses"):
-                await self._start(pod, role == "preflight")
+                await self._start(pod, self._result_of(pod, role))
 
     async def _start_pods(self, cluster: Manifest) -> None:
         metadata, spec = cluster["metadata"], cluster["spec"]
@@ -189,12 +192,21 @@ class FakeKubeRay:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         await self._api.create(self._path("v1", "pods"), pod)
 
-    async def _start(self, pod: Manifest, is_preflight: bool) -> None:
+    def _result_of(self, pod: Manifest, role: str) -> str:
+        """Return the result that a preflight or staging pod writes, or "" for other pods."""
+        if role == "preflight":
+            return self.preflight.model_dump_json(by_alias=True)
+        if role != "staging":
+            return ""
+        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        request = StagingRequest.model_validate_json(env[ENV_STAGING_REQUEST])
+        return staged(request).model_dump_json(by_alias=True)
+
+    async def _start(self, pod: Manifest, message: str) -> None:
         name = pod["metadata"]["name"]
-        if self.pods_waiting and not is_preflight:
+        if self.pods_waiting and not message:
             state: Manifest = {"waiting": self.pods_waiting}
-        elif is_preflight:
-            message = self.preflight.model_dump_json(by_alias=True)
+        elif message:
             ended = {"exitCode": 0, "reason": "Completed", "message": message, "finishedAt": NOW}
             state = {"terminated": ended}
         else:

@@ -27,14 +27,22 @@ from raggrpo_api.trainer.progress import (
     SkippedCheckpoint,
     Stage,
 )
+from raggrpo_api.trainer.staging import (
+    StagedSource,
+    StagingProgress,
+    StagingRequest,
+    StagingResult,
+)
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeleteStaging,
     DumpStacks,
     StartPreflight,
     StartRetriever,
+    StartStaging,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -46,6 +54,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     Observed,
     PreflightObserved,
     RetrieverObserved,
+    StagingObserved,
     StartObserved,
     SubmissionStatus,
 )
@@ -56,6 +65,7 @@ from support.builders.operator.jobs import KNOWN_TINY, make_job
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SAVE_EVERY = 10
+STAGING_SECONDS = 20.0
 CLUSTER_SECONDS = 6.0
 LOAD_SECONDS = 10.0
 STEP_SECONDS = 1.0
@@ -89,6 +99,22 @@ class Attempt:
         return not self.status.is_terminal
 
 
+def staged(request: StagingRequest) -> StagingResult:
+    """Return the result of a successful staging, with revisions that depend on the URL."""
+    return StagingResult(
+        staged=[
+            StagedSource(
+                field=each.field,
+                path=f"{request.folder}/{number}",
+                revision=each.revision or f"commit-of-{each.url}"[:64],
+                digest="d",
+                bytes=1,
+            )
+            for number, each in enumerate(request.sources)
+        ]
+    )
+
+
 Fault = Callable[["FakeRuntime", Attempt], None]
 
 
@@ -104,6 +130,8 @@ class FakeRuntime:
     preflight_result: PreflightResult = field(
         default_factory=lambda: PreflightResult(facts=KNOWN_TINY)
     )
+    stagings: list[StagingResult | str] = field(default_factory=list)
+    """Results of the next stagings, or why they end without one; further ones succeed."""
     preflights: list[str] = field(default_factory=list)
     """Outcomes of the next preflights: "lost" or "hangs"; further ones pass."""
     performed: list[Action] = field(default_factory=list)
@@ -158,6 +186,7 @@ class FakeRuntime:
     """Seconds during which a lost head may still save."""
     _successor: tuple[int, datetime] | None = None
     """Attempt that lost its head, and the time at which the replacement is ready."""
+    _staging: tuple[StartStaging, datetime, StagingResult | str] | None = None
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -166,6 +195,7 @@ class FakeRuntime:
         is_silent = self._head_is_silent or bool(self.missing_key)
         attempt = None if is_silent else self._observed_attempt()
         return Observed(
+            staging=self._observed_staging(),
             preflight=self._observed_preflight(),
             cluster=self._observed_cluster(job.status.attempt),
             attempt=attempt,
@@ -184,6 +214,12 @@ class FakeRuntime:
         self.performed.append(action)
         self.rounds_with_actions.add(self.rounds)
         match action:
+            case StartStaging():
+                if self._staging is None:
+                    result = self.stagings.pop(0) if self.stagings else staged(action.request)
+                    self._staging = (action, self.now, result)
+            case DeleteStaging():
+                self._staging = None
             case StartPreflight(spec_hash=spec_hash):
                 fate = self.preflights.pop(0) if self.preflights else ""
                 self._preflight = (spec_hash, self.now, fate)
@@ -346,6 +382,17 @@ class FakeRuntime:
             image_ids=self.image_ids,
             ray_version=self.ray_version or self.preflight_result.facts.ray_version,
         )
+
+    def _observed_staging(self) -> StagingObserved | None:
+        if self._staging is None:
+            return None
+        action, started, result = self._staging
+        if isinstance(result, str):
+            return StagingObserved(action.request_hash, problem=result)
+        if (self.now - started).total_seconds() < STAGING_SECONDS:
+            progress = StagingProgress(bytes_done=31 * 10**8, bytes_total=152 * 10**8)
+            return StagingObserved(action.request_hash, progress=progress)
+        return StagingObserved(action.request_hash, result)
 
     def _observed_preflight(self) -> PreflightObserved | None:
         if self._preflight is None:

@@ -64,7 +64,7 @@ async def test_configuration_that_is_not_json_is_reported(data: object) -> None:
     [
         ("[1]", "it is not a JSON object"),
         ("7", "it is not a JSON object"),
-        ('{"a":' * 700 + "1" + "}" * 700, "nested more than 64 levels deep"),
+        ('{"a":' * 90 + "1" + "}" * 90, "nested more than 64 levels deep"),
         (json.dumps({"a": [0] * 200_000}), "more than 100000 values"),
     ],
 )

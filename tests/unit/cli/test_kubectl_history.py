@@ -64,7 +64,7 @@ async def test_reading_stops_when_history_exceeds_limit(monkeypatch: pytest.Monk
 
     assert sent == 110
     assert len(run.history) == 1
-    assert "it has more than 100 bytes" in run.problem
+    assert "has more than 100 bytes" in run.problem
 
 
 def test_output_of_pod_is_limited() -> None:

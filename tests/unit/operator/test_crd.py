@@ -74,7 +74,7 @@ def test_status_passes_schema() -> None:
         ("spec", REMOVED),
         ("spec.model", REMOVED),
         ("spec.model.path", "relative"),
-        ("spec.data.trainFiles", []),
+        ("spec.data.trainFiles", ["/x"] * 65),
         ("spec.data.trainFiles", ["relative"]),
         ("spec.data.maxSamples", "10"),
         ("spec.data.trainBatchSize", 0),

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,21 @@ def test_sealed_job_config_is_read_unchanged() -> None:
     config = make_trainer_config(
         {"retrieval.promptTemplate": "{passages} {prompt} $HOME $(HOME) $$"}
     )
+    assert read_config(seal(config.to_json())) == config
+
+
+def test_folder_is_replaced_by_its_data_files(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.parquet", "deep/c.json", ".staged.json", "_cache/d.json", "README"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    files = ["/mnt/first.jsonl", str(tmp_path)]
+    config = read_config(seal(make_trainer_config({"data.trainFiles": files}).to_json()))
+    expected = [f"{tmp_path}/{name}" for name in ("a.parquet", "b.jsonl", "deep/c.json")]
+    assert config.data.train_files == ["/mnt/first.jsonl", *expected]
+
+
+def test_folder_without_data_files_stays_to_be_reported(tmp_path: Path) -> None:
+    config = make_trainer_config({"data.trainFiles": [str(tmp_path)]})
     assert read_config(seal(config.to_json())) == config
 
 

@@ -10,6 +10,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.staging import StagingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,20 @@ class PodPlan:
     """The resolved spec."""
     image: str
     sizing: Sizing
+
+
+@dataclass(frozen=True, slots=True)
+class StartStaging:
+    """Download models and data in a pod or local process without a GPU."""
+
+    plan: PodPlan
+    request: StagingRequest
+    request_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStaging:
+    """Delete the staging pod or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,9 @@ class DumpStacks:
 
 
 Action = (
-    StartPreflight
+    StartStaging
+    | DeleteStaging
+    | StartPreflight
     | DeletePreflight
     | StartRetriever
     | StopRetrievers

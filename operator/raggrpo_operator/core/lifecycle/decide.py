@@ -21,10 +21,10 @@ from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, has_ended, is_true
 
-from .actions import Action, DeleteCluster, DeletePreflight, StopRetrievers
+from .actions import Action, DeleteCluster, DeletePreflight, DeleteStaging, StopRetrievers
 from .after_attempt import recovery
 from .after_attempt.classification import classify
-from .before_attempt import launch, preflight, retrievers, start_from
+from .before_attempt import launch, preflight, retrievers, staging, start_from
 from .before_attempt.queueing import update_queued
 from .deadlines import active_deadline, outages
 from .during_attempt import follow
@@ -77,6 +77,8 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         return preflight.fail_before_attempt(this, Cause.DEADLINE_EXCEEDED, timeout)
     this.record_observation()
     if (decision := start_from.resolve_start(this)) is not None:
+        return decision
+    if (decision := staging.run_staging(this)) is not None:
         return decision
     if (decision := preflight.run_preflight(this)) is not None:  # 5. checks before any GPU is used
         return decision
@@ -156,6 +158,7 @@ def _reopen(this: Round) -> bool:
     if has_failed:
         this.set_condition(ConditionType.PREFLIGHT_PASSED, None, ConditionReason.REOPENED)
         last_preflight = replace(last_preflight, spec_hash="")
+        this.status = replace(this.status, staging=replace(status.staging, request_hash=""))
     this.status = replace(
         this.status,
         preflight=last_preflight,
@@ -182,6 +185,8 @@ def _releases(observed: Observed) -> Iterator[Action]:
         yield DeleteCluster(observed.cluster.number)
     if observed.retrievers:
         yield StopRetrievers()
+    if observed.staging is not None:
+        yield DeleteStaging()
     if observed.preflight is not None:
         yield DeletePreflight()
 

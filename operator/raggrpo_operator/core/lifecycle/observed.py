@@ -9,6 +9,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.progress import Progress
+from raggrpo_api.trainer.staging import StagingProgress, StagingResult
 
 
 class SubmissionStatus(StrEnum):
@@ -24,6 +25,25 @@ class SubmissionStatus(StrEnum):
     def is_terminal(self) -> bool:
         """Whether the driver has exited."""
         return self in (self.SUCCEEDED, self.FAILED, self.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class StagingObserved:
+    """State of the staging pod or process."""
+
+    request_hash: str
+    result: StagingResult | None = None
+    """Result of staging; None while staging is running."""
+    progress: StagingProgress | None = None
+    """Progress; None if it is unknown."""
+    problem: str = ""
+    """Why staging ended without a result; "" if it did not."""
+    cannot_start: bool = False
+    """Whether the pod cannot start until a user fixes the cause described by `problem`."""
+    waiting_for: str = ""
+    """Why staging has not started, for example because its image cannot be pulled."""
+    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
+    """Condition reason for `waiting_for`; unused if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +145,7 @@ class DeviceObserved:
 class Observed:
     """Everything that a runtime observed for one round. An object that does not exist is None."""
 
+    staging: StagingObserved | None = None
     preflight: PreflightObserved | None = None
     cluster: ClusterObserved | None = None
     attempt: AttemptObserved | None = None

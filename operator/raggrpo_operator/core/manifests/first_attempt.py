@@ -6,11 +6,17 @@ from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.lifecycle.actions import PodPlan, StartPreflight, StartRetriever
+from raggrpo_operator.core.lifecycle.actions import (
+    PodPlan,
+    StartPreflight,
+    StartRetriever,
+    StartStaging,
+)
 from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster, next_cluster
 from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import Resolved, trainer_config, trainer_image
+from raggrpo_operator.core.spec.sources import request_hash, staging_request
 
 from .claim import render_claims
 from .cluster_settings import ClusterSettings
@@ -20,6 +26,7 @@ from .network_policy import render_network_policy
 from .preflight_pod import render_preflight_pod
 from .ray_cluster import render_ray_cluster
 from .retriever import render_deployment, render_service, service_address
+from .staging_pod import render_staging_pod
 from .token_secret import NAME_DIGITS, TokenRef
 
 PLACEHOLDER_DIGEST = "0" * NAME_DIGITS
@@ -42,6 +49,7 @@ def render_first_attempt(
     manifests = {
         "networkpolicy": render_network_policy(metadata, settings, spec),
         **{f"claim-{name}": claim for name, claim in render_claims(metadata, spec)},
+        **_staging(job, plan, settings),
         "preflight": render_preflight_pod(metadata, settings, preflight),
     }
     addresses = {}
@@ -57,3 +65,11 @@ def render_first_attempt(
         "raycluster": render_ray_cluster(metadata, settings, cluster, token),
         "configmap": render_config_map(metadata, config=submitted),
     }
+
+
+def _staging(job: RagGrpoJob, plan: PodPlan, settings: ClusterSettings) -> dict[str, Manifest]:
+    request = staging_request(plan.spec, job.status.staging, use_hub_cache=False)
+    if request is None:
+        return {}
+    action = StartStaging(plan, request, request_hash(plan.spec))
+    return {"staging": render_staging_pod(job.metadata, settings, action)}

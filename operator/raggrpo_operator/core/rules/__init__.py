@@ -27,6 +27,7 @@ from . import (
     retrieval,
     reward,
     servers,
+    sources,
     world,
 )
 from .api_server import formats, frozen
@@ -119,6 +120,10 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     paths.index_path_is_writable,
     paths.other_paths_are_on_volumes,
     paths.volumes_reach_all_pods,
+    sources.model_has_one_source,
+    sources.data_has_one_source,
+    sources.validation_has_one_source,
+    sources.staging_folder_is_writable,
     monitoring.wandb_has_a_key,
     monitoring.wandb_is_used,
     monitoring.debug_lines_are_written,

@@ -14,6 +14,7 @@ from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import PodRole, PodSizing, SizingTerm
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
+from raggrpo_operator.core.spec.sources import source_urls
 from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines
 
 from .retriever_memory import retriever_terms
@@ -35,6 +36,8 @@ SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
+STAGING_BYTES = 2 * GIB
+"""Memory of the staging pod, whose clients buffer parts of several files."""
 PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
 PYTHON_OBJECT_FACTOR = 6
@@ -117,6 +120,15 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
     amount = format_bytes(total(memory), memory_unit(spec))
     cpu = _capped_cpu(spec, SIDE_CPU)
     return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
+
+
+def staging(spec: JobSpec) -> Sized | None:
+    """Return the size of the staging pod, or None if the job downloads nothing."""
+    if not source_urls(spec):
+        return None
+    memory = [term("stagingMemory", "clients", STAGING_BYTES, "buffers of parallel downloads")]
+    amount = format_bytes(total(memory), memory_unit(spec))
+    return PodSizing(role=PodRole.STAGING, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:

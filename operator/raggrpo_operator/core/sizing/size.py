@@ -46,10 +46,11 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
     """
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
-    rollout = pod_sizing.rollout(spec, known)
+    rollout, staging = pod_sizing.rollout(spec, known), pod_sizing.staging(spec)
     others: list[Sized] = [
         pod_sizing.head(spec, known),
         *([rollout] if rollout is not None else []),
+        *([staging] if staging is not None else []),
         pod_sizing.preflight(spec, known),
         *pod_sizing.retrievers(spec, known),
     ]

@@ -39,6 +39,9 @@ MAX_VALUES = 100_000
 MAX_SUGGESTIONS = 3
 """Maximum number of known fields suggested for an unknown field."""
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""ID of a model on a hub, such as Qwen/Qwen2.5-0.5B."""
+
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
     """Return the job, or all violations with their paths and remedies."""
@@ -270,6 +273,8 @@ def _bad_path(path: str, value: str) -> Violation:
     if not value.startswith("/"):
         message = f"{_shown(value)} is not an absolute path"
         remedy = "use an absolute path, starting with /"
+        if path == "spec.model.path" and HUB_ID.fullmatch(value):
+            remedy += f"; for a model on a hub, specify spec.model.source: hf://{value}"
         return Violation(path, Reason.RELATIVE_PATH, message, remedy)
     message = f"{_shown(value)} contains empty components, . or .., or control characters"
     return Violation(path, Reason.INVALID_FORMAT, message, "specify the path without them")

@@ -24,6 +24,7 @@ from raggrpo_api.trainer.resume import resume_values
 from .claims import claim_name
 from .mitigations import apply_mitigations
 from .presets import preset_values
+from .sources import staged_paths
 from .world import cpus_per_pod, decay_steps, total_steps, world
 
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
@@ -84,6 +85,8 @@ def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
             take(f"volumes[{number}].claimName", claim_name(job.metadata, volume), Origin.SIZED)
 
     filled = JobSpec.model_validate(values)
+    for path, value in staged_paths(job, filled).items():
+        take(path, value, Origin.SIZED)
     for path, value in _sized(filled, origins, facts).items():
         take(path, value, Origin.SIZED)
     return Resolved(JobSpec.model_validate(values), origins)

@@ -24,7 +24,7 @@ def servers(spec: JobSpec) -> Iterator[Address]:
 
 def server_address(url: str) -> Address | None:
     """Return the address in a URL, or None if the URL is a folder or invalid."""
-    if url.startswith(("s3:", "gs:")):
+    if url.startswith(("s3:", "gs:", "hf:")):
         return "", HTTPS_PORT
     try:
         parts = urlsplit(url)

@@ -99,6 +99,7 @@ class Reason(StrEnum):
     BACKUP_NOT_A_MULTIPLE = "BackupNotAMultiple"
     CHECKPOINT_NOT_ON_VOLUME = "CheckpointNotOnVolume"
     CHECKPOINT_READ_ONLY = "CheckpointReadOnly"
+    STAGING_PATH_UNFIT = "StagingPathUnfit"
     PATH_NOT_ON_VOLUME = "PathNotOnVolume"
     NEEDS_READ_WRITE_MANY = "NeedsReadWriteMany"
     VALIDATION_NEEDS_FILES = "ValidationNeedsFiles"

@@ -12,11 +12,12 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.learning import NotLearningReason
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_api.trainer.progress import Stage
+from raggrpo_api.trainer.staging import StagingReason
 from raggrpo_operator.core.spec.violation import Reason as RuleReason
 
 MAX_MESSAGE = 1024
 """Maximum characters of a condition's message."""
-Reason = ConditionReason | Cause | CheckId | RuleReason | NotLearningReason
+Reason = ConditionReason | Cause | CheckId | RuleReason | NotLearningReason | StagingReason
 """Every reason that a condition may have."""
 
 
@@ -119,6 +120,9 @@ def phase_from(status: JobStatus) -> Phase:
         return Phase.QUEUED if reason == ConditionReason.QUEUED else Phase.SUSPENDED
     if ConditionType.ACCEPTED not in true:
         return Phase.PENDING
+    staged = get_condition(status, ConditionType.SOURCES_STAGED)
+    if staged.status != "True" and staged.reason != ConditionReason.NOT_EVALUATED:
+        return Phase.STAGING
     if ConditionType.PREFLIGHT_PASSED not in true:
         return Phase.PREFLIGHT
     if progressing.reason == ConditionReason.RESTARTING:

@@ -16,6 +16,8 @@ EXPLANATIONS = (
     (ConditionType.RECONCILING, "True"),
     (ConditionType.SUSPENDED, "True"),
     (ConditionType.WAITING_FOR_ENDPOINT, "True"),
+    (ConditionType.SOURCES_STAGED, "False"),
+    (ConditionType.SOURCES_STAGED, "Unknown"),
     (ConditionType.PREFLIGHT_PASSED, "False"),
     (ConditionType.PREFLIGHT_PASSED, "Unknown"),
     (ConditionType.STALLED, "True"),
@@ -49,12 +51,18 @@ def with_ready(status: JobStatus, now: datetime) -> JobStatus:
 
 
 def explanations(status: JobStatus) -> Iterator[Condition]:
-    """Yield the conditions that explain the state of the job, most significant first."""
+    """Yield the conditions that explain the state of the job, most significant first.
+
+    Of the steps before an attempt that have not ended, only the first explains it.
+    """
     by_type = {each.type: each for each in status.conditions}
+    is_pending = False
     for kind, value in EXPLANATIONS:
         condition = by_type.get(kind)
-        if condition is not None and condition.status == value:
-            yield condition
+        if condition is None or condition.status != value or (value == "Unknown" and is_pending):
+            continue
+        is_pending |= value == "Unknown"
+        yield condition
 
 
 def _reason(status: JobStatus) -> str:

@@ -60,6 +60,12 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
     match now.type, now.status:
         case ConditionType.ACCEPTED, "False":
             return "The spec is invalid"
+        case ConditionType.SOURCES_STAGED, "False":
+            return "Staging failed"
+        case ConditionType.SOURCES_STAGED, "Unknown":
+            return "Waiting for the staging pod" if is_start_problem else ""
+        case ConditionType.SOURCES_STAGED, "True":
+            return "Models and data are staged"
         case ConditionType.PREFLIGHT_PASSED, "False":
             return "Preflight failed"
         case ConditionType.PREFLIGHT_PASSED, "Unknown":

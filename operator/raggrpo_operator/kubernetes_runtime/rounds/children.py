@@ -13,6 +13,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     PodPlan,
     StartPreflight,
     StartRetriever,
+    StartStaging,
 )
 from raggrpo_operator.core.manifests.claim import render_claims
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
@@ -21,6 +22,7 @@ from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
+from raggrpo_operator.core.manifests.staging_pod import render_staging_pod
 from raggrpo_operator.core.manifests.token_secret import TokenRef, render_token_secret, secret_name
 from raggrpo_operator.errors import AlreadyExists, NotFound, TransientError
 from raggrpo_operator.kube.client import (
@@ -64,18 +66,12 @@ class Children:
 
         Raises TransientError while a terminating pod, or a pod of another spec, has its name.
         """
-        await self._ensure_network_policy(job, action.plan)
-        await self._ensure_claims(job, action.plan)
         pod = render_preflight_pod(job, self.settings, action)
-        existing = await self.owned.create(job, pod)
-        if existing is None:
-            return
-        if (
-            is_being_deleted(existing)
-            or labels_of(existing).get(names.LABEL_SPEC_HASH) != action.spec_hash
-        ):
-            name = existing["metadata"]["name"]
-            raise TransientError(f"waiting for pod {name} of an earlier preflight to terminate")
+        await self._start_pod(job, action.plan, pod)
+
+    async def start_staging(self, job: Metadata, action: StartStaging) -> None:
+        """Create the staging pod; raises like `start_preflight`."""
+        await self._start_pod(job, action.plan, render_staging_pod(job, self.settings, action))
 
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
         """Apply the Service and Deployment of a managed retriever.
@@ -122,6 +118,18 @@ class Children:
         newest_first = sorted(records, key=_attempt_number, reverse=True)
         for surplus in newest_first[MAX_RECORDS - 1 :]:
             await self.owned.delete(job, CONFIG_MAPS, surplus)
+
+    async def _start_pod(self, job: Metadata, plan: PodPlan, pod: Manifest) -> None:
+        """Create a pod that is labeled with the hash of its input, and what the pod needs."""
+        await self._ensure_network_policy(job, plan)
+        await self._ensure_claims(job, plan)
+        existing = await self.owned.create(job, pod)
+        if existing is None:
+            return
+        expected = labels_of(pod)[names.LABEL_SPEC_HASH]
+        if is_being_deleted(existing) or labels_of(existing).get(names.LABEL_SPEC_HASH) != expected:
+            name = existing["metadata"]["name"]
+            raise TransientError(f"waiting for the earlier pod {name} to terminate")
 
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
         """Apply the NetworkPolicy, which must exist before the job's first pod."""

@@ -18,6 +18,7 @@ MAX_NOTE = 1024
 WARNING_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED,
+        ConditionType.SOURCES_STAGED,
         ConditionType.PREFLIGHT_PASSED,
         ConditionType.RESUME_VERIFIED,
         ConditionType.CHECKPOINT_HEALTHY,

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from raggrpo_api.names import PROGRESS_PORT
+from raggrpo_api.trainer.staging import StagingProgress
 from raggrpo_operator.http_api import LIMITS, HttpApi, Limits
-from raggrpo_operator.progress_client import ProgressClient
+from raggrpo_operator.progress_client import ProgressClient, read_progress
 from raggrpo_operator.ray_jobs import RayJobs
 
 
@@ -58,3 +60,8 @@ class Heads:
             RayJobs(HttpApi(self.session, address.dashboard, token, self.limits)),
             ProgressClient(HttpApi(self.session, address.progress, token, self.limits)),
         )
+
+    async def staging_progress(self, host: str) -> StagingProgress | None:
+        """Return the progress of a staging pod, or None if it cannot be read."""
+        api = HttpApi(self.session, f"http://{host}:{PROGRESS_PORT}", limits=self.limits)
+        return await read_progress(api, StagingProgress)

@@ -1,10 +1,12 @@
 """Convert Kubernetes objects to the observations that `decide` reads. Pure."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.fields.base import ClusterNumber
@@ -15,10 +17,12 @@ from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.staging import StagingResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
     RetrieverObserved,
+    StagingObserved,
 )
 from raggrpo_operator.core.manifests.retriever import service_address
 from raggrpo_operator.core.spec.images import image_id
@@ -41,6 +45,7 @@ from raggrpo_operator.kube.pod_evidence import (
 
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
+Task = TypeVar("Task", PreflightObserved, StagingObserved)
 CLOCK_SKEW_SECONDS = 60
 """Maximum seconds by which the clock of the API server is assumed to be ahead."""
 PHASES_WITHOUT_DRIVER = frozenset({"Pending", "Succeeded", "Failed"})
@@ -244,39 +249,71 @@ def observed_preflight(
     pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
 ) -> PreflightObserved | None:
     """Return the newest preflight pod as `decide` reads it, or None if there is none."""
+    return _observed_pod(PreflightObserved, PreflightResult, pods, problem, problem_is_final)
+
+
+def observed_staging(
+    pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
+) -> StagingObserved | None:
+    """Return the newest staging pod as `decide` reads it, or None if there is none."""
+    return _observed_pod(StagingObserved, StagingResult, pods, problem, problem_is_final)
+
+
+def running_address(pods: Collection[Manifest]) -> str | None:
+    """Return the IP address of a running pod, for URLs, or None."""
+    for pod in pods:
+        status = section(pod, "status")
+        if status.get("phase") == "Running" and not is_being_deleted(pod):
+            with suppress(ValueError):
+                address = ip_address(str(status.get("podIP")))
+                return f"[{address}]" if address.version == 6 else str(address)
+    return None
+
+
+def _observed_pod(
+    kind: Callable[..., Task],
+    result: type[BaseModel],
+    pods: Collection[Manifest],
+    problem: StartProblem | None,
+    problem_is_final: bool,
+) -> Task | None:
+    """Return the newest of the pods that run once and write a result, or None if there is none."""
     live = [pod for pod in pods if not is_being_deleted(pod)]
     if not live:
         return None
     pod = max(live, key=_creation_time)
-    spec_hash = labels_of(pod).get(names.LABEL_SPEC_HASH, "")
+    input_hash = labels_of(pod).get(names.LABEL_SPEC_HASH, "")
     terminated = _terminated_state(pod)
     if terminated is not None:
-        return _exited_preflight(spec_hash, pod, terminated)
+        return _exited_pod(kind, result, input_hash, pod, terminated)
     if pod.get("status", {}).get("phase") == "Failed":
         status = pod["status"]
         reason = one_line(f"{status.get('reason', 'Failed')}: {status.get('message', '')}", 512)
-        return PreflightObserved(spec_hash, problem=f"pod {_name(pod)}: {reason}")
+        return kind(input_hash, problem=f"pod {_name(pod)}: {reason}")
     if problem is None:
-        return PreflightObserved(spec_hash)
+        return kind(input_hash)
     if problem_is_final:
-        return PreflightObserved(spec_hash, problem=problem.message, cannot_start=True)
-    return PreflightObserved(spec_hash, waiting_for=problem.message, waiting_reason=problem.reason)
+        return kind(input_hash, problem=problem.message, cannot_start=True)
+    return kind(input_hash, waiting_for=problem.message, waiting_reason=problem.reason)
 
 
-def _exited_preflight(spec_hash: str, pod: Manifest, terminated: Manifest) -> PreflightObserved:
+def _exited_pod(
+    kind: Callable[..., Task],
+    result: type[BaseModel],
+    input_hash: str,
+    pod: Manifest,
+    terminated: Manifest,
+) -> Task:
     message = terminated.get("message") or ""
     try:
-        result = PreflightResult.model_validate_json(message)
+        return kind(input_hash, result.model_validate_json(message))
     except ValidationError:
         code, reason = terminated.get("exitCode"), terminated.get("reason", "")
         tail = error_first(message, 500)
         problem = (
             f"pod {_name(pod)} exited with exit code {code} ({reason}) without a result: {tail}"
         )
-        return PreflightObserved(
-            spec_hash, problem=problem, cannot_start=reason in COMMAND_MISSING_REASONS
-        )
-    return PreflightObserved(spec_hash, result)
+        return kind(input_hash, problem=problem, cannot_start=reason in COMMAND_MISSING_REASONS)
 
 
 def observed_retrievers(

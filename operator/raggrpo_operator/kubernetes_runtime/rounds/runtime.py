@@ -1,7 +1,7 @@
 """`KubernetesRuntime`: observe a job's objects and perform the actions of `decide`."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
@@ -19,9 +19,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeleteStaging,
     DumpStacks,
     StartPreflight,
     StartRetriever,
+    StartStaging,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -31,6 +33,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
     Observed,
+    StagingObserved,
     StartObserved,
 )
 from raggrpo_operator.core.spec.parse import parse_job
@@ -71,7 +74,9 @@ from .observe import (
     observed_cluster,
     observed_preflight,
     observed_retrievers,
+    observed_staging,
     oldest_cluster,
+    running_address,
     service_names,
 )
 from .owned_objects import OwnedObjects
@@ -127,6 +132,7 @@ class KubernetesRuntime:
         preflights = [each for each in owned if _role(each) == PodRole.PREFLIGHT]
         problem, is_final = context.evidence.start_problem(self._key, preflights, now)
         observed = Observed(
+            staging=await self._staging(owned),
             preflight=observed_preflight(preflights, problem, is_final),
             retrievers=observed_retrievers(self._deployments(), pods, self._check_start),
             default_image=context.children.settings.trainer_image,
@@ -160,6 +166,16 @@ class KubernetesRuntime:
             evidence_seconds=EVIDENCE_SECONDS,
         )
 
+    async def _staging(self, owned: Collection[Manifest]) -> StagingObserved | None:
+        """Return the staging pod, with its progress while it runs."""
+        pods = [each for each in owned if _role(each) == PodRole.STAGING]
+        context = self._context
+        problem, is_final = context.evidence.start_problem(self._key, pods, context.clock())
+        observed = observed_staging(pods, problem, is_final)
+        if observed is None or (address := running_address(pods)) is None:
+            return observed
+        return replace(observed, progress=await context.heads.staging_progress(address))
+
     async def _start(self, job: RagGrpoJob, name: str) -> StartObserved:
         """Return where the checkpoints of another job in the namespace are."""
         try:
@@ -179,10 +195,14 @@ class KubernetesRuntime:
         """Perform one action."""
         children = self._context.children
         match action:
+            case StartStaging():
+                await children.start_staging(job.metadata, action)
+            case DeleteStaging():
+                await self._delete_pods(job, PodRole.STAGING)
             case StartPreflight():
                 await children.start_preflight(job.metadata, action)
             case DeletePreflight():
-                await self._delete_preflights(job)
+                await self._delete_pods(job, PodRole.PREFLIGHT)
             case StartRetriever():
                 await children.start_retriever(job.metadata, action)
             case StopRetrievers():
@@ -361,9 +381,9 @@ class KubernetesRuntime:
             {"attempt": str(attempt)},
         )
 
-    async def _delete_preflights(self, job: RagGrpoJob) -> None:
+    async def _delete_pods(self, job: RagGrpoJob, role: PodRole) -> None:
         for pod in owned_by(self._uid, self._context.objects.pods.get(self._key, ())):
-            if _role(pod) == PodRole.PREFLIGHT:
+            if _role(pod) == role:
                 await self._owned.delete(job.metadata, PODS, pod)
 
     async def _delete_cluster(self, job: RagGrpoJob, number: ClusterNumber) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_operator.core.rules import violations
+from raggrpo_operator.core.spec.claims import named_volumes
 from raggrpo_operator.core.spec.path_fields import path_fields
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import errors
@@ -136,7 +137,7 @@ def test_duplicate_claim_in_mount_options_is_rejected() -> None:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_sample_jobs_are_valid_with_mounts(path: Path) -> None:
     job = make_sample(path)
-    mounts = {volume.claim_name: f"/home/{volume.name}" for volume in job.spec.volumes}
+    mounts = {volume.claim_name: f"/home/{volume.name}" for volume in named_volumes(job)}
     here = apply_mounts(job, mounts, nowhere)
     assert errors(violations(here, resolve(here))) == ()
     assert not any(place.startswith("/mnt") for _, place in path_fields(here.spec))

@@ -31,6 +31,7 @@ from raggrpo_operator.core.rules import (
     retrieval,
     reward,
     servers,
+    sources,
     violations,
     world,
 )
@@ -53,6 +54,7 @@ REFERENCE = ACTOR | {"name": "reference", "role": "Reference"}
 RAG_SCORE = {"functions": [{"name": "RagScore"}]}
 REF = {"name": "rag", "key": "token"}
 WORK = {"name": "work", "claimName": "work", "mountPath": "/mnt/runs"}
+HUB = "hf://org/name@main"
 CREATED = {"name": "work", "claimTemplate": {"size": "1Gi"}, "mountPath": "/mnt/runs"}
 GPUS8 = {"gpusPerNode": 8, "gpuMemoryGib": 80}
 SPLIT = {"gpusPerNode": 4, "gpuMemoryGib": 80, "placement": "Disaggregated", "rolloutGpus": 4}
@@ -499,6 +501,23 @@ ROWS: tuple[Row, ...] = (
     Row(paths.volume_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.volumes[0]",
         {"volumes": [WORK | {"claimTemplate": {"size": "1Gi"}}]},
         {"volumes": [CREATED]}),
+    Row(sources.model_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.model",
+        {"model": {"attention": "Auto"}}, {"model": {"source": HUB}}),
+    Row(sources.model_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.model",
+        {"model": {"path": "/mnt/runs/m", "source": HUB}}, {"model": {"path": "/mnt/runs/m"}}),
+    Row(sources.data_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.data",
+        {"data.trainFiles": []}, {"data.trainFiles": [], "data.sources": [HUB]}),
+    Row(sources.data_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.data",
+        {"data.sources": [HUB]}, {}),
+    Row(sources.validation_has_one_source, Reason.ONE_SOURCE_OF_VALUE, "spec.data",
+        {"data.validationFiles": ["/mnt/runs/v.jsonl"], "data.validationSources": [HUB]},
+        {"data.validationSources": [HUB]}),
+    *(
+        Row(sources.staging_folder_is_writable, Reason.STAGING_PATH_UNFIT, "spec.staging.path",
+            {"model": {"source": HUB}, "volumes": VOLUMES, "staging.path": path},
+            {"model": {"source": HUB}, "volumes": VOLUMES, "staging.path": "/mnt/runs/staged"})
+        for path in ("/elsewhere", "/mnt/models/staged")
+    ),
     Row(paths.other_paths_are_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
         {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
     *(

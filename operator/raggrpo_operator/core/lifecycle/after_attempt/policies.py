@@ -32,6 +32,7 @@ _NEW = Policy(Restart.NEW)
 POLICIES: dict[Cause, Policy] = {
     Cause.CONFIG_ERROR: _NEVER,
     Cause.DATA_ERROR: _NEVER,
+    Cause.STAGING_FAILED: _NEVER,
     Cause.PREFLIGHT_FAILED: _NEVER,
     Cause.REWARD_CODE_ERROR: _NEVER,
     Cause.CUDA_OUT_OF_MEMORY: _WARM,
