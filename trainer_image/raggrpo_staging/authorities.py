@@ -1,6 +1,8 @@
 """Authorities that all clients of this process trust: the system's and those of `spec.caBundle`."""
 
+import atexit
 import os
+import shutil
 import ssl
 import tempfile
 from pathlib import Path
@@ -19,7 +21,9 @@ def trust_authorities() -> None:
         return
     if not os.environ.get("SSL_CERT_FILE") and (system := ssl.get_default_verify_paths().cafile):
         files.append(system)
-    bundle = Path(tempfile.mkdtemp(prefix="raggrpo-authorities-")) / "ca.pem"
+    folder = Path(tempfile.mkdtemp(prefix="raggrpo-authorities-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bundle = folder / "ca.pem"
     bundle.write_text("\n".join(Path(each).read_text() for each in files))
     for name in VARIABLES:
         os.environ[name] = str(bundle)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from raggrpo_api.file_names import path_below
+from raggrpo_api.foreign_files import open_regular
 from raggrpo_api.trainer.staging import StagingReason
 
 from .draft import Draft, OpenDraft, Part
@@ -20,6 +21,7 @@ from .retries import with_retries
 T = TypeVar("T")
 PARALLEL_PARTS = 8
 PARALLEL_FILES = 4
+BLOCK_BYTES = 2**20
 
 
 class Stopped(Exception):
@@ -61,7 +63,8 @@ class Downloader:
         target = path_below(folder, file.path)
         draft = draft_of(file, work)
         if target.exists():
-            return file_digest(target)
+            with translate_disk_errors(target):
+                return file_digest(target)
         try:
             self._parts(file, draft, draft.missing(), pool)
         except RangeIgnored:
@@ -99,6 +102,11 @@ class Downloader:
         for chunk in self._chunks(file, part):
             if part.stop is not None and part.start + len(chunk) > part.stop:
                 raise RangeIgnored
+            if file.size is not None and part.start + len(chunk) > file.size:
+                raise StagingFailed(
+                    StagingReason.UNREACHABLE,
+                    f"{file.location} has more than its {file.size:,} bytes; start again",
+                )
             opened.write(chunk, part.start)
             part.start += len(chunk)
             self.progress.add(len(chunk))
@@ -129,16 +137,22 @@ class Downloader:
         for each in futures:
             each.cancel()
         wait(futures)
+        ended = (each for each in futures if not each.cancelled())
+        failures += [failure for each in ended if (failure := each.exception()) is not None]
+        # The failure that stopped the others may have been recorded after theirs.
         raise next((each for each in failures if not isinstance(each, Stopped)), failures[0])
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
     """Return the digest of a file in hexadecimal. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if algorithm != "git":
             return hashlib.file_digest(file, algorithm).hexdigest()
         header = f"blob {path.stat().st_size}\0".encode()
-        return hashlib.sha1(header + file.read(), usedforsecurity=False).hexdigest()
+        digest = hashlib.sha1(header, usedforsecurity=False)
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+        return digest.hexdigest()
 
 
 def is_correct(path: Path, checksum: Checksum | None, sha256: str) -> bool:

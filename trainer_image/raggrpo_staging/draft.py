@@ -64,7 +64,7 @@ class Draft:
         """Open the file and its journal; keep parts that are on disk."""
         with translate_disk_errors(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+            flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptors = [os.open(self.path, flags, 0o664), os.open(self.journal, flags, 0o664)]
         try:
             yield OpenDraft(self.path.parent, *descriptors)

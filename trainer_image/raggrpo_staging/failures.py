@@ -86,7 +86,7 @@ def translate_disk_errors(place: object) -> Iterator[None]:
             ) from error
         raise StagingFailed(
             StagingReason.FOLDER_NOT_WRITABLE,
-            f"{place} cannot be written to ({error.strerror}); specify a writable folder",
+            f"{place} cannot be written to ({error.strerror or error}); specify a writable folder",
         ) from error
 
 

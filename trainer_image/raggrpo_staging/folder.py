@@ -43,7 +43,7 @@ class Marker(ApiModel):
 
     def path(self, folder: Path) -> Path:
         """Return the staged file or folder."""
-        return folder / next(iter(self.files)) if self.is_file else folder
+        return folder / next(iter(self.files)) if self.is_file and self.files else folder
 
 
 def source_folder(root: Path, source: Source, role: SourceRole) -> Path:

@@ -33,12 +33,16 @@ from .failures import (
     detail,
     status_failure,
 )
+from .hub_client import use_limited_client
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import hub_files
 
+use_limited_client()
 CHUNK_BYTES = 2**20
 CARD = "README.md"
+MAX_CARD_BYTES = 2**20
+"""A larger card is not read; file names then select the files of a split."""
 
 
 class HubRemote(Remote):
@@ -52,12 +56,19 @@ class HubRemote(Remote):
     def snapshot(self, revision: str) -> Snapshot:
         """Return the files of the commit that the revision names now."""
         expected = revision or self._source.revision or MAIN
-        with translated(self._source, expected):
-            info = self._api.repo_info(
-                self._source.repository, repo_type=self._type, revision=expected
-            )
-        self._commit = info.sha or ""
-        listed = self._listed()
+        try:
+            with translated(self._source, expected):
+                info = self._api.repo_info(
+                    self._source.repository, repo_type=self._type, revision=expected
+                )
+            self._commit = info.sha or ""
+            listed = self._listed()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StagingFailed(
+                StagingReason.UNSUITABLE_CONTENT,
+                f"{constants.ENDPOINT} describes {self._source} in an unexpected form "
+                f"({detail(error)}); correct HF_ENDPOINT",
+            ) from error
         paths = [each.path for each in listed]
         chosen = hub_files(paths, lambda: self._card(listed), self._role, self._source)
         files = [_remote_file(each, chosen[each.path]) for each in listed if each.path in chosen]
@@ -104,10 +115,17 @@ class HubRemote(Remote):
             return [each for each in tree if isinstance(each, RepoFile)]
 
     def _card(self, listed: list[RepoFile]) -> str:
-        cards = [_remote_file(each, CARD) for each in listed if each.path == CARD]
-        return b"".join(
-            chunk for each in cards for chunk in self.chunks(each, 0, each.size)
-        ).decode(errors="replace")
+        cards = [
+            _remote_file(each, CARD)
+            for each in listed
+            if each.path == CARD and each.size <= MAX_CARD_BYTES
+        ]
+        content = b""
+        for chunk in (chunk for each in cards for chunk in self.chunks(each, 0, each.size)):
+            content += chunk
+            if len(content) > MAX_CARD_BYTES:  # a server may send more than it announces
+                return ""
+        return content.decode(errors="replace")
 
     @cached_property
     def _api(self) -> HfApi:

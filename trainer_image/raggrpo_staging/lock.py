@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from raggrpo_api.foreign_files import open_regular, read_limited
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import StagingFailed, translate_disk_errors
@@ -145,7 +146,7 @@ def _lock_files(folder: Path) -> dict[int, Path]:
 def _touched(file: Path) -> int | None:
     """Return the time of the last touch, or None without file; opening it bypasses NFS's cache."""
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             return os.fstat(opened.fileno()).st_mtime_ns
     except FileNotFoundError:
         return None
@@ -153,7 +154,7 @@ def _touched(file: Path) -> int | None:
 
 def _content(file: Path) -> dict[str, str]:
     with suppress(OSError, ValueError):
-        value = json.loads(file.read_bytes()[:4096])
+        value = json.loads(read_limited(file, 4096))
         if isinstance(value, dict):
             return {str(key): str(each) for key, each in value.items()}
     return {}  # it is just being written, or was removed

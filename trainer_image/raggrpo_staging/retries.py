@@ -15,7 +15,7 @@ TRIES = 7
 MAX_BACKOFF = 30.0
 MAX_WAIT = 600.0
 """Maximum seconds that a server may specify."""
-_RATE_LIMIT = re.compile(r'"[^"]*"\s*;\s*r\s*=\s*(\d+)\s*;\s*t\s*=\s*(\d+)')
+_RATE_LIMIT = re.compile(r'"[^"]*"\s*;\s*r\s*=\s*(\d{1,9})\s*;\s*t\s*=\s*(\d{1,9})')
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -52,10 +52,10 @@ def with_retries(
 
 def _seconds(text: str) -> float | None:
     if text.isdecimal():
-        return float(text)
+        return float(text[:9])
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     now = datetime.now(UTC)
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds())

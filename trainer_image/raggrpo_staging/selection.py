@@ -65,7 +65,10 @@ def hub_files(
     within = [each for each in paths if _is_within(each, source.path)]
     chosen = role_files(within, role, source)
     folder = source.path.rpartition("/")[0] if chosen == [source.path] else source.path
-    return {each: each.removeprefix(f"{folder}/") for each in chosen}
+    targets = {each: each.removeprefix(f"{folder}/") for each in chosen}
+    for each in targets.values():
+        require_plain(each, source)
+    return targets
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -115,14 +118,30 @@ def data_files_of_split(paths: Sequence[str], card: str, source: HubSource) -> l
     return chosen
 
 
-def _card_patterns(card: str, source: HubSource) -> Iterator[str]:
-    header = re.match(r"---\s*\n(.*?)\n---", card, re.DOTALL)
+class _PlainLoader(yaml.SafeLoader):
+    """Reads YAML without aliases, which could multiply values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not supported")
+        return super().compose_node(parent, index)
+
+
+def _header(card: str) -> Any:
+    """Return the YAML between the first two lines `---`, or None."""
+    first, *lines = card.splitlines() or [""]
+    if first.rstrip() != "---" or "---" not in (stripped := [each.rstrip() for each in lines]):
+        return None
     try:
-        metadata: Any = yaml.safe_load(header[1]) if header else None
-    except yaml.YAMLError:
-        return
+        return yaml.load("\n".join(lines[: stripped.index("---")]), _PlainLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _card_patterns(card: str, source: HubSource) -> Iterator[str]:
+    metadata = _header(card)
     configs = metadata.get("configs") if isinstance(metadata, dict) else None
-    listed = [each for each in configs or [] if isinstance(each, dict)]
+    listed = [each for each in _list(configs) if isinstance(each, dict)]
     for config in listed:
         is_default = config.get("default") is True or config.get("config_name") == "default"
         is_selected = source.config == config.get("config_name")
@@ -131,10 +150,14 @@ def _card_patterns(card: str, source: HubSource) -> Iterator[str]:
 
 
 def _split_patterns(entries: Any, split: str) -> Iterator[str]:
-    for each in entries if isinstance(entries, list) else []:
+    for each in _list(entries):
         if isinstance(each, dict) and each.get("split") == split:
             path = each.get("path")
             yield from [str(one) for one in path] if isinstance(path, list) else [str(path)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _name_patterns(source: HubSource) -> list[str]:

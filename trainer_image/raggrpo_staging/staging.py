@@ -131,6 +131,7 @@ class Staging:
         files = self._snapshot.files
         with translate_disk_errors(self._target):
             self._target.mkdir(parents=True, exist_ok=True)
+            self._require_own_folders()
             on_disk = sum(self._bytes_on_disk(each) for each in files)
             self._require_space(files, on_disk)
         progress.expect(sum(each.size or 0 for each in files), on_disk)
@@ -141,6 +142,14 @@ class Staging:
                 digests = dict(self._remote.unpack(self._downloads, self._target))
             self._require_unchanged(progress)
             return self._complete(digests)
+
+    def _require_own_folders(self) -> None:
+        """Raise StagingFailed if a link would lead downloads out of the folder."""
+        for folder in (self._target.parent, self._target, self._work):
+            if folder.is_symlink():
+                raise StagingFailed(
+                    StagingReason.FOLDER_NOT_WRITABLE, f"{folder} is a link; remove it"
+                )
 
     def _bytes_on_disk(self, file: RemoteFile) -> int:
         if path_below(self._downloads, file.path).exists():

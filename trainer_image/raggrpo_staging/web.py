@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import urljoin, urlsplit
 
 import requests
 
@@ -21,8 +22,29 @@ from .retries import retry_after
 from .selection import single_file
 
 CHUNK_BYTES = 2**20
+MAX_DIGITS = 18
+"""Digits of the largest size in a header that is believed."""
 TIMEOUT_SECONDS = (10.0, 30.0)
 """To connect, and between received bytes."""
+
+
+class _Session(requests.Session):  # type: ignore[misc]
+    """A session that follows redirects to https only, so that nothing is sent in clear text."""
+
+    def get_redirect_target(self, response: requests.Response) -> str | None:
+        """Return the target of a redirect. Raises StagingFailed if it is not https."""
+        target: str | None = super().get_redirect_target(response)
+        if target is not None:
+            try:
+                scheme = urlsplit(urljoin(response.url, target)).scheme
+            except ValueError:
+                scheme = ""
+            if scheme != "https":
+                raise StagingFailed(
+                    StagingReason.UNSUITABLE_CONTENT,
+                    f"{response.url} redirects to a URL that is not https; specify the final URL",
+                )
+        return target
 
 
 class WebRemote(Remote):
@@ -40,7 +62,8 @@ class WebRemote(Remote):
             headers = response.headers
         has_ranges = headers.get("Accept-Ranges", "").lower() == "bytes"
         length = headers.get("Content-Length", "")
-        size = int(length) if has_ranges and length.isdecimal() else None
+        is_size = length.isdecimal() and len(length) <= MAX_DIGITS
+        size = int(length) if has_ranges and is_size else None
         name = single_file(source.path.rpartition("/")[2], self._role, source)
         checksum = Checksum("sha256", source.sha256) if source.sha256 else None
         revision = f"sha256:{source.sha256}" if source.sha256 else _tag(headers, source)
@@ -62,7 +85,7 @@ class WebRemote(Remote):
     def _request(self, method: str, headers: dict[str, str]) -> requests.Response:
         """Send a request; each thread has its own session, because sessions are not thread-safe."""
         if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
+            self._local.session = _Session()
         session: requests.Session = self._local.session
         return session.request(
             method,

@@ -60,7 +60,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
                 size = len(target) if isinstance(target, list) else 0
                 return f"--set {text}: {place} has {size} items; indices start at 0"
         elif not isinstance(target, dict):
-            return f"--set {text}: {place} is {target!r} and has no fields"
+            return f"--set {text}: {place} has no fields"
         if next_key is None:
             target[key] = value
         elif isinstance(key, int):

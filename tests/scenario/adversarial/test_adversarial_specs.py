@@ -27,7 +27,7 @@ from support.kubernetes.pod_security import violations_of_restricted
 
 SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "150"))
 IS_LONG = SPECS >= 3000
-MEDIAN_SECONDS, WORST_SECONDS = 0.010, 0.5
+MEDIAN_SECONDS, WORST_SECONDS = 0.010, 1.0
 """Asserted in the long run only: timings on a busy machine are meaningless."""
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 MADE_BY_KUBERAY = {"head", "trainer", "rollout"}

@@ -1,11 +1,12 @@
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from raggrpo_api.trainer.staging import StagingReason
-from support.servers.hub_server import TOKEN, HubServer
+from support.servers.hub_server import TOKEN, HubHandler, HubServer
 from support.servers.private_authority import make_certificate
 from support.staging import PART_BYTES, Stage, files_in, make_model_source
 
@@ -174,3 +175,63 @@ def test_certificate_of_private_authority(tmp_path: Path) -> None:
     assert "spec.caBundle" in failure.message
     assert files_in(Path(staged.path)) == MODEL
     assert os.environ.get("SSL_CERT_FILE") != str(certificate.authority)
+
+
+def test_marker_in_repository_is_rejected(hub: HubServer, stage: Stage) -> None:
+    marker = b'{"source":"s","revision":"r","isFile":false,"digest":"d","files":{}}'
+    files = {f"sub/{name}": content for name, content in (MODEL | {".staged.json": marker}).items()}
+    hub.add("org/name", files)
+    failure = stage.failure(make_model_source("hf://org/name/sub"))
+    assert failure.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "reserved name" in failure.message
+
+
+@pytest.mark.parametrize("name", ["revision", "work"])
+def test_link_in_shared_folder_is_not_followed(
+    hub: HubServer, stage: Stage, tmp_path: Path, name: str
+) -> None:
+    hub.add("org/name", MODEL)
+    target = Path(stage.staged(SOURCE).path)
+    shutil.rmtree(target)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if name == "revision":
+        target.symlink_to(outside)
+    else:
+        target.mkdir()
+        (target / ".partial").symlink_to(outside)
+
+    failure = stage.failure(SOURCE)
+
+    assert failure.reason is StagingReason.FOLDER_NOT_WRITABLE
+    assert "is a link" in failure.message
+    assert not list(outside.iterdir())
+
+
+def test_pipe_in_shared_folder_does_not_block(hub: HubServer, stage: Stage) -> None:
+    hub.add("org/name", MODEL)
+    target = Path(stage.staged(SOURCE).path)
+    (target / ".staged.json").unlink()
+    (target / "model.safetensors").unlink()
+    os.mkfifo(target / "model.safetensors")
+    assert stage.failure(SOURCE).reason is StagingReason.FOLDER_NOT_WRITABLE
+
+
+def test_token_is_not_sent_to_server_that_page_links_to(hub: HubServer, stage: Stage) -> None:
+    hub.add("org/name", MODEL)
+    stage.env["HF_TOKEN"] = TOKEN
+    received: list[str | None] = []
+
+    def record(handler: HubHandler) -> bool:
+        if handler.path.startswith("/theirs"):
+            received.append(handler.headers.get("Authorization"))
+        handler.answer(404, {})
+        return True
+
+    with HubServer() as theirs:
+        theirs.faults.append(record)
+        link = {"Link": f'<{theirs.url}/theirs>; rel="next"'}
+        hub.fail_once("GET .*/tree/", 200, link)
+        stage.failure(SOURCE)
+
+    assert received == [None]

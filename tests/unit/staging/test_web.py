@@ -139,3 +139,11 @@ def test_proxy_of_environment_is_used(web: HubServer, stage: Stage) -> None:
     assert failure.reason is StagingReason.UNREACHABLE
     assert "roxy" in failure.message
     assert web.requests == []
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.1:1/x", "http://[", "file:///etc/passwd"])
+def test_redirect_to_other_scheme_is_rejected(web: HubServer, stage: Stage, target: str) -> None:
+    web.fail_once("HEAD .*train", 302, {"Location": target})
+    failure = stage.failure(make_data_source(url(web)))
+    assert failure.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "is not https" in failure.message

@@ -118,6 +118,8 @@ def _dicts(batch: pa.RecordBatch, place: str) -> list[dict[str, Any]]:
         values: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
     except KeyError as error:
         raise data_error(place, f"a map has {error} twice", "remove one") from error
+    except OverflowError as error:
+        raise data_error(place, f"a date is out of range ({error})", "correct it") from error
     return values
 
 

@@ -59,7 +59,7 @@ def test_unknown_path_in_set_option_suggests_nearest_field() -> None:
         ("resources.device", "expected --set PATH=VALUE"),
         ("=CPU", "expected --set PATH=VALUE"),
         ("a..b=1", "expected --set PATH=VALUE"),
-        ("training.totalSteps.x=1", "spec.training.totalSteps is 1000 and has no fields"),
+        ("training.totalSteps.x=1", "spec.training.totalSteps has no fields"),
         ("data.trainFiles[3]=/x", "spec.data.trainFiles has 1 items; indices start at 0"),
         ("model[0]=/x", "spec.model has 0 items; indices start at 0"),
         ("model.path=[", "quote the value"),
