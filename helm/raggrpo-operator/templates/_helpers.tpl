@@ -76,7 +76,7 @@ seccompProfile: {type: RuntimeDefault}
 - apiGroups: [ray.io]
   resources: [rayclusters]
   verbs: [get, list, watch, create, delete]
-# Preflight pods are created and deleted; other pods are only watched.
+# Preflight and staging pods are created and deleted; other pods are only watched.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
