@@ -127,11 +127,11 @@ def best_is_measured(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.VALIDATION_NEEDS_FILES,
     message="validation is enabled, but no validation files are specified",
     remedy="set data.validationFiles: [/path/to/held_out.jsonl], or disable validation",
-    cel=f"!({_VALIDATES}) || "
-    f"({specified('data.validationFiles')} && size(self.data.validationFiles) > 0)",
+    cel=f"!({_VALIDATES}) || size({value_or('data.validationFiles', '[]')}) > 0 || "
+    f"size({value_or('data.validationSources', '[]')}) > 0",
 )
 def validation_has_files(spec: JobSpec) -> bool:
     """Require files with held-out prompts if validation is enabled."""
     validation = spec.validation
     is_enabled = validation.before_training or validation.after_training or validation.every_steps
-    return bool(spec.data.validation_files) or not is_enabled
+    return bool(spec.data.validation_files or spec.data.validation_sources) or not is_enabled
