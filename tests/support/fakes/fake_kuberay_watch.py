@@ -40,7 +40,7 @@ class FakeKubeRayWatch(FakeKubeRay):
             uid, role = pod["metadata"]["uid"], pod["metadata"]["labels"]["raggrpo.io/role"]
             if kind == "ADDED" and uid not in self._started:
                 self._started.add(uid)
-                group.create_task(self._limited(self._start(pod, role == "preflight")))
+                group.create_task(self._limited(self._start(pod, self._result_of(pod, role))))
 
     async def _limited(self, work: Coroutine[Any, Any, None]) -> None:
         async with self._free:
