@@ -99,6 +99,18 @@ def make_backup(url: str) -> dict[str, Any]:
     return {"spec.checkpoint.backup": {"url": url}}
 
 
+def make_model(url: str) -> dict[str, Any]:
+    return {"spec.model": {"source": url}}
+
+
+def make_data(url: str) -> dict[str, Any]:
+    return {"spec.data.trainFiles": [], "spec.data.sources": [url]}
+
+
+def make_held_out(url: str) -> dict[str, Any]:
+    return {"spec.data.validationSources": [url]}
+
+
 def make_env(name: str, value: str) -> dict[str, Any]:
     return {"spec.env": [{"name": name, "value": value}]}
 
@@ -143,6 +155,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "reward": make_reward("http://judge:8000/v1/score"),
     "secret of a judge": make_judge("wandb"),
     "bucket": make_backup("s3://ours/runs"),
+    "model in a bucket": make_model("s3://ours/model"),
     "bucket that is its prefix": make_backup("s3://ours"),
     "backup on a volume": make_backup("file:///mnt/runs/copies"),
     "other server": {"spec.egress": ["https://rag.example.com/proxy"]},
@@ -245,6 +258,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "spec.retrieval.endpoints[].url: every server must start with",
     ),
     "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions[].url: every server"),
+    "model source": (make_model("hf://theirs/model"), "spec.model.source: every server"),
+    "data source": (make_data("hf://datasets/a/b"), "spec.data.sources[]: every server"),
+    "held-out source": (make_held_out("gs://a/b"), "spec.data.validationSources[]: every server"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),
 }  # fmt: skip
 
@@ -278,6 +294,9 @@ MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "spec.retrieval.endpoints[].url": lambda url: make_endpoint(url=url),
     "spec.reward.functions[].url": make_reward,
     "spec.checkpoint.backup.url": make_backup,
+    "spec.model.source": make_model,
+    "spec.data.sources[]": make_data,
+    "spec.data.validationSources[]": make_held_out,
     "spec.egress[]": lambda url: {"spec.egress": [url]},
 }
 

@@ -89,7 +89,8 @@ MORE_FORMS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         ["spec.env[0].secretKeyRef.key", "should match"]),
     "milli-bytes": ({"spec.resources.memory": "5m"},
         ["spec.resources.memory", "should match"]),
-    "no files": ({"spec.data.trainFiles": []}, ["spec.data.trainFiles", "at least 1 items"]),
+    "too many files": ({"spec.data.trainFiles": ["/a"] * 65},
+        ["spec.data.trainFiles", "at most 64 items"]),
     "no spec": ({"spec": REMOVED}, ["spec", "Required value"]),
 
 }  # fmt: skip
