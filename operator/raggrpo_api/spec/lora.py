@@ -8,7 +8,8 @@ from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.change_class import MODEL
 
 ALL_LINEAR: Final = "AllLinear"
-"""Target that stands for all linear layers of the model except its head."""
+"""Target for all linear layers of the model except its head."""
+MAX_RANK: Final = 512
 LORA_TARGET: Final = r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$"
 EMBEDDINGS: Final = frozenset(
     {"embed_tokens", "embed_in", "wte", "wpe", "word_embeddings", "tok_embeddings"}
@@ -24,7 +25,7 @@ LoraTarget = Annotated[str, StringConstraints(pattern=LORA_TARGET, min_length=1,
 class LoraSpec(ApiModel):
     """Adapters of linear layers: W + (alpha / rank)·B·A, where only A and B are trained."""
 
-    rank: Annotated[int, Field(ge=1, le=512), MODEL] = 32
+    rank: Annotated[int, Field(ge=1, le=MAX_RANK), MODEL] = 32
     """Rank of the adapters: rows of A, columns of B."""
     alpha: Annotated[float, Field(ge=0.0, le=65_536.0), MODEL] = 0.0
     """Adapters are scaled by alpha / rank; 0: 2 · rank."""

@@ -47,7 +47,7 @@ class RetryState:
     """Why the running attempt is being stopped; written before the action."""
     warm_failures_in_a_row: int = 0
     preflight_losses: int = 0
-    """Consecutive preflights without a result."""
+    """Consecutive stagings or preflights without a result."""
     ends_in_a_row: int = 0
     """Consecutive attempts without a new checkpoint, including those not counted as failures;
     determines the delay."""

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from raggrpo_api.spec.lora import ALL_LINEAR, EMBEDDINGS, HEADS, LORA_TARGET
+from raggrpo_api.spec.lora import ALL_LINEAR, EMBEDDINGS, HEADS, LORA_TARGET, MAX_RANK
 
 from .translation import MODEL, Translation
 
-MAX_RANK: Final = 512
 MEGATRON: Final = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
     "linear_proj": ("o_proj",),

@@ -78,13 +78,13 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
     this.record_observation()
     if (decision := start_from.resolve_start(this)) is not None:
         return decision
-    if (decision := staging.run_staging(this)) is not None:
+    if (decision := staging.run_staging(this)) is not None:  # 5. models and data
         return decision
-    if (decision := preflight.run_preflight(this)) is not None:  # 5. checks before any GPU is used
+    if (decision := preflight.run_preflight(this)) is not None:  # 6. checks before any GPU is used
         return decision
-    if (decision := retrievers.wait_for_retrievers(this)) is not None:  # 6. managed retrievers
+    if (decision := retrievers.wait_for_retrievers(this)) is not None:  # 7. managed retrievers
         return decision
-    return launch.record_next_attempt(this)  # 7. the next attempt
+    return launch.record_next_attempt(this)  # 8. the next attempt
 
 
 def _reject(this: Round, fatal: Sequence[Violation]) -> Decision:

@@ -14,8 +14,10 @@ from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 
 from .cluster_settings import ClusterSettings
-from .metadata import Manifest, child_labels
+from .metadata import Manifest, child_labels, child_metadata
 
+TERMINATION_LOG = "/dev/termination-log"
+"""File whose first 4,096 bytes Kubernetes copies to the pod status."""
 USER = 1000
 """UID and GID of the trainer image."""
 
@@ -76,6 +78,32 @@ def pod_spec(
     if tolerations := _tolerations(spec, sizing):
         pod["tolerations"] = tolerations
     return pod
+
+
+def run_once_pod(
+    job: Metadata,
+    plan: PodPlan,
+    settings: ClusterSettings,
+    name: str,
+    container: Manifest,
+    *,
+    sizing: PodSizing,
+    input_hash: str,
+    grace_seconds: int,
+) -> Manifest:
+    """Return a pod that runs a command once; its termination message is the result.
+
+    `input_hash` becomes a label, by which the operator recognizes an outdated pod.
+    """
+    labels = pod_labels(job, sizing.role) | {names.LABEL_SPEC_HASH: input_hash}
+    main = container | {"terminationMessagePath": TERMINATION_LOG}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": child_metadata(job, name, labels=labels),
+        "spec": pod_spec(plan, settings, main, sizing=sizing, for_driver=True)
+        | {"restartPolicy": "Never", "terminationGracePeriodSeconds": grace_seconds},
+    }
 
 
 def container(
@@ -143,9 +171,8 @@ def trainer_env(
     env = {variable["name"]: variable for variable in plain_env(own)}
     if for_driver and spec.reward.code_from.config_map:
         env["PYTHONPATH"] = _plain("PYTHONPATH", names.REWARD_CODE_DIR)
-    if for_driver and spec.ca_bundle:
-        path = f"{names.CA_BUNDLE_DIR}/{names.CA_BUNDLE_FILE}"
-        env[names.ENV_CA_BUNDLE] = _plain(names.ENV_CA_BUNDLE, path)
+    if for_driver:
+        env |= {name: _plain(name, value) for name, value in ca_bundle_env(spec).items()}
     for variable in spec.env:
         ref = variable.secret_key_ref
         plain = _plain(variable.name, variable.value)
@@ -157,6 +184,13 @@ def trainer_env(
             name = names.secret_env(ref.name, ref.key)
             env[name] = _from_secret(name, ref)
     return list(env.values())
+
+
+def ca_bundle_env(spec: JobSpec) -> dict[str, str]:
+    """Return the variable with the path of the job's authorities, if it has some."""
+    if spec.ca_bundle is None:
+        return {}
+    return {names.ENV_CA_BUNDLE: f"{names.CA_BUNDLE_DIR}/{names.CA_BUNDLE_FILE}"}
 
 
 def plain_env(own: Mapping[str, str]) -> list[Manifest]:

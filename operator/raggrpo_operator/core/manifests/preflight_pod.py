@@ -11,11 +11,8 @@ from raggrpo_operator.core.lifecycle.actions import StartPreflight
 from raggrpo_operator.core.sizing.size import sizing_for
 
 from .cluster_settings import ClusterSettings
-from .metadata import Manifest, child_metadata
-from .pods import container, pod_labels, pod_spec, trainer_env
-
-TERMINATION_LOG = "/dev/termination-log"
-"""File whose first 4,096 bytes Kubernetes copies to the pod status."""
+from .metadata import Manifest
+from .pods import TERMINATION_LOG, container, run_once_pod, trainer_env
 
 
 def render_preflight_pod(
@@ -30,13 +27,14 @@ def render_preflight_pod(
         plan, settings, names.PREFLIGHT_CONTAINER, sizing=sized, env=env, for_driver=True
     ) | {
         "command": ["python", "-m", "raggrpo_trainer.preflight"],
-        "terminationMessagePath": TERMINATION_LOG,
     }
-    labels = pod_labels(job, PodRole.PREFLIGHT) | {names.LABEL_SPEC_HASH: action.spec_hash}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": child_metadata(job, names.preflight_name(job.name, job.uid), labels=labels),
-        "spec": pod_spec(plan, settings, preflight, sizing=sized, for_driver=True)
-        | {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1},
-    }
+    return run_once_pod(
+        job,
+        plan,
+        settings,
+        names.preflight_name(job.name, job.uid),
+        preflight,
+        sizing=sized,
+        input_hash=action.spec_hash,
+        grace_seconds=1,
+    )

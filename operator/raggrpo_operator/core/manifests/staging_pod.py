@@ -10,9 +10,8 @@ from raggrpo_operator.core.lifecycle.actions import StartStaging
 from raggrpo_operator.core.sizing.size import sizing_for
 
 from .cluster_settings import ClusterSettings
-from .metadata import Manifest, child_metadata
-from .pods import container, pod_labels, pod_spec, trainer_env
-from .preflight_pod import TERMINATION_LOG
+from .metadata import Manifest
+from .pods import TERMINATION_LOG, ca_bundle_env, container, run_once_pod, trainer_env
 
 GRACE_SECONDS = 10
 """Seconds to release the locks of sources after SIGTERM."""
@@ -26,20 +25,19 @@ def render_staging_pod(job: Metadata, settings: ClusterSettings, action: StartSt
         names.ENV_STAGING_REQUEST: action.request.model_dump_json(by_alias=True),
         names.ENV_PROGRESS_PORT: str(names.PROGRESS_PORT),
     }
-    if plan.spec.ca_bundle:
-        own[names.ENV_CA_BUNDLE] = f"{names.CA_BUNDLE_DIR}/{names.CA_BUNDLE_FILE}"
-    env = trainer_env(plan.spec, own)  # without the headers of services
+    env = trainer_env(plan.spec, own | ca_bundle_env(plan.spec))  # no headers of services
     staging = container(
         plan, settings, names.STAGING_CONTAINER, sizing=sized, env=env, for_driver=True
     ) | {
         "command": ["python", "-m", "raggrpo_staging", "--result", TERMINATION_LOG],
-        "terminationMessagePath": TERMINATION_LOG,
     }
-    labels = pod_labels(job, PodRole.STAGING) | {names.LABEL_SPEC_HASH: action.request_hash}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": child_metadata(job, names.staging_name(job.name, job.uid), labels=labels),
-        "spec": pod_spec(plan, settings, staging, sizing=sized, for_driver=True)
-        | {"restartPolicy": "Never", "terminationGracePeriodSeconds": GRACE_SECONDS},
-    }
+    return run_once_pod(
+        job,
+        plan,
+        settings,
+        names.staging_name(job.name, job.uid),
+        staging,
+        sizing=sized,
+        input_hash=action.request_hash,
+        grace_seconds=GRACE_SECONDS,
+    )

@@ -7,7 +7,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.start_from import CheckpointSource
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .base.cel import specified, value_or
+from .base.cel import is_filled, specified, value_or
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
 
@@ -79,7 +79,7 @@ def backups_follow_checkpoints(inputs: RuleInput) -> Iterator[Violation]:
     reason=Reason.START_SOURCE_AMBIGUOUS,
     message="exactly one of path and jobRef must be specified",
     remedy="specify checkpoint: {path: /mnt/runs/checkpoints/other} or {jobRef: other}",
-    cel="(has(self.path) && size(self.path) > 0) != has(self.jobRef)",
+    cel=f"{is_filled('path')} != has(self.jobRef)",
 )
 def start_has_one_source(source: CheckpointSource) -> bool:
     """Require one source of the checkpoint to start from."""

@@ -16,7 +16,7 @@ from raggrpo_api.spec.reward import RewardFunction
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .base.cel import matches
+from .base.cel import is_filled, matches
 from .base.rule_input import RuleInput
 from .base.spec_rule import spec_rule, values_at
 
@@ -181,8 +181,7 @@ def variable_has_one_source(variable: EnvVar) -> bool:
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="exactly one of secret and configMap is required",
     remedy="specify one of the two",
-    cel="(has(self.secret) && size(self.secret) > 0) != "
-    "(has(self.configMap) && size(self.configMap) > 0)",
+    cel=f"{is_filled('secret')} != {is_filled('configMap')}",
 )
 def ca_bundle_has_one_source(bundle: CaBundle) -> bool:
     """Require either a Secret or a ConfigMap."""

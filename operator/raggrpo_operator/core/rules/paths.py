@@ -7,7 +7,7 @@ from raggrpo_api.spec.resources import Placement, Volume
 from raggrpo_operator.core.spec.path_fields import is_within, path_fields, volume_of
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .base.cel import specified
+from .base.cel import is_filled, specified
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
 
@@ -59,7 +59,7 @@ def checkpoint_is_writable(spec: JobSpec) -> bool:
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="exactly one of claimName and claimTemplate is required",
     remedy="specify an existing claim, or claimTemplate: {size: 50Gi} to create one",
-    cel="(has(self.claimName) && size(self.claimName) > 0) != has(self.claimTemplate)",
+    cel=f"{is_filled('claimName')} != has(self.claimTemplate)",
     as_specified=True,
 )
 def volume_has_one_source(volume: Volume) -> bool:
@@ -76,17 +76,13 @@ def index_path_is_writable(inputs: RuleInput) -> Iterator[Violation]:
             continue
         path = managed.index_path
         field = f"spec.retrieval.endpoints[{number}].managed.indexPath"
+        message = volume_problem(path, volumes)
         volume = volume_of(path, volumes)
-        if volume is None:
-            message = f"{path} is not on a volume (mounted: {_mounts(volumes)})"
-        elif volume.read_only:
-            message = f"{path} is on volume {volume.name}, which is read-only"
-        elif is_within(volume.mount_path, path):
+        if volume is not None and not message and is_within(volume.mount_path, path):
             message = f"{path} is the root of volume {volume.name}; the index needs a folder"
-        else:
-            continue
-        remedy = "specify a folder on a writable volume, or omit indexPath"
-        yield Violation(field, Reason.INDEX_PATH_UNFIT, message, remedy)
+        if message:
+            remedy = "specify a folder on a writable volume, or omit indexPath"
+            yield Violation(field, Reason.INDEX_PATH_UNFIT, message, remedy)
 
 
 def other_paths_are_on_volumes(inputs: RuleInput) -> Iterator[Violation]:
@@ -110,6 +106,14 @@ def volumes_reach_all_pods(inputs: RuleInput) -> Iterator[Violation]:
         claims = ", ".join(volume.claim_name for volume in volumes)
         remedy = f"use access mode ReadWriteMany for {claims}"
         yield warning("spec.volumes", Reason.NEEDS_READ_WRITE_MANY, message, remedy)
+
+
+def volume_problem(path: str, volumes: Sequence[Volume]) -> str:
+    """Return why a path is not on a writable volume, or ""."""
+    volume = volume_of(path, volumes)
+    if volume is None:
+        return f"{path} is not on a volume (mounted: {_mounts(volumes)})"
+    return f"{path} is on volume {volume.name}, which is read-only" if volume.read_only else ""
 
 
 def _mounts(volumes: Sequence[Volume]) -> str:

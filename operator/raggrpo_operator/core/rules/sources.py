@@ -4,16 +4,13 @@ from collections.abc import Iterator
 
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.model import ModelSpec
-from raggrpo_operator.core.spec.path_fields import volume_of
 from raggrpo_operator.core.spec.sources import source_urls, staging_folder
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
+from .base.cel import is_filled
 from .base.rule_input import RuleInput
 from .base.spec_rule import spec_rule
-
-
-def _has(field: str) -> str:
-    return f"(has(self.{field}) && size(self.{field}) > 0)"
+from .paths import volume_problem
 
 
 @spec_rule(
@@ -21,7 +18,7 @@ def _has(field: str) -> str:
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="exactly one of path and source is required",
     remedy="specify a folder on a volume, or a source such as hf://org/name@revision",
-    cel=f"{_has('path')} != {_has('source')}",
+    cel=f"{is_filled('path')} != {is_filled('source')}",
     as_specified=True,
 )
 def model_has_one_source(model: ModelSpec) -> bool:
@@ -34,7 +31,7 @@ def model_has_one_source(model: ModelSpec) -> bool:
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="exactly one of trainFiles and sources is required",
     remedy="specify files on a volume, or sources such as hf://datasets/org/name#split=train",
-    cel=f"{_has('trainFiles')} != {_has('sources')}",
+    cel=f"{is_filled('trainFiles')} != {is_filled('sources')}",
     as_specified=True,
 )
 def data_has_one_source(data: DataSpec) -> bool:
@@ -47,7 +44,7 @@ def data_has_one_source(data: DataSpec) -> bool:
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="validationFiles and validationSources exclude each other",
     remedy="remove one of the two",
-    cel=f"!({_has('validationFiles')} && {_has('validationSources')})",
+    cel=f"!({is_filled('validationFiles')} && {is_filled('validationSources')})",
     as_specified=True,
 )
 def validation_has_one_source(data: DataSpec) -> bool:
@@ -60,13 +57,6 @@ def staging_folder_is_writable(inputs: RuleInput) -> Iterator[Violation]:
     spec = inputs.spec
     if not source_urls(spec) or not spec.volumes:
         return
-    folder = staging_folder(spec)
-    volume = volume_of(folder, spec.volumes)
-    if volume is None:
-        message = f"{folder} is not on a volume"
-    elif volume.read_only:
-        message = f"{folder} is on volume {volume.name}, which is read-only"
-    else:
-        return
-    remedy = "specify a folder on a writable volume"
-    yield Violation("spec.staging.path", Reason.STAGING_PATH_UNFIT, message, remedy)
+    if message := volume_problem(staging_folder(spec), spec.volumes):
+        remedy = "specify a folder on a writable volume"
+        yield Violation("spec.staging.path", Reason.STAGING_PATH_UNFIT, message, remedy)

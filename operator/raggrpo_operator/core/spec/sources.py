@@ -80,6 +80,8 @@ def staged_paths(job: RagGrpoJob, spec: JobSpec) -> Mapping[str, Any]:
 
     Until the sources are staged, all paths are the staging folder.
     """
+    if not source_urls(spec):
+        return {}
     staging = job.status.staging
     is_current = staging.request_hash == request_hash(spec)
     paths = {each.field: each.path for each in staging.sources} if is_current else {}

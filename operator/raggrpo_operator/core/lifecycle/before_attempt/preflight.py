@@ -72,10 +72,10 @@ def run_preflight(this: Round) -> Decision | None:
         return None
     is_current = status.preflight.spec_hash == expected
     if is_current and is_true(status, ConditionType.WAITING_FOR_ENDPOINT):
-        reason = get_condition(status, ConditionType.PREFLIGHT_PASSED).reason
-        is_paused = reason == ConditionReason.WAITING_FOR_ENDPOINT
-        if is_paused and (decision := _wait_for_retry(this)) is not None:
-            return decision
+        if (remaining := remaining_wait(this, ConditionType.PREFLIGHT_PASSED)) > 0:
+            if observed is not None:  # an earlier round evaluated the result
+                this.actions.append(DeletePreflight())
+            return this.decision(remaining + 0.1)
     elif observed is None or observed.spec_hash != expected:  # the first preflight of this spec
         this.store(outages.reset_timer(this.state.watch))
     losses = this.state.retry.preflight_losses
@@ -168,7 +168,9 @@ def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision |
     this.store(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeletePreflight())
     if failed and {c.id for c in failed} <= SERVICE_CHECKS and _is_outage(result):
-        return _wait_for_services(this, "; ".join(c.evidence for c in failed))
+        return wait_for_services(
+            this, ConditionType.PREFLIGHT_PASSED, "; ".join(c.evidence for c in failed)
+        )
     outages.clear_waiting(this, ConditionReason.ENDPOINT_RECOVERED)
     if failed:
         rule_checks = (rules.id, CheckId.GPU_MEMORY)
@@ -226,35 +228,34 @@ def _is_outage(result: PreflightResult) -> bool:
     return result.exit_code == ExitCode.RETRIEVAL_UNAVAILABLE
 
 
-def _wait_for_services(this: Round, evidence: str) -> Decision:
-    """Wait without any pods for the services to recover; a later round retries preflight."""
+def wait_for_services(this: Round, kind: ConditionType, evidence: str) -> Decision:
+    """Wait without any pods for services to recover; a later round retries the step before.
+
+    `kind` is the condition of the step. Fails the job after recovery.deadlines.outageSeconds.
+    """
     watch = this.state.watch
     this.store(replace(watch, outage_since=watch.outage_since or this.now))
     limit = this.spec.recovery.deadlines.outage_seconds
     if (timeout := outages.timeout_message(this.state.watch, limit, this.now)) is not None:
-        this.set_condition(
-            ConditionType.PREFLIGHT_PASSED, False, ConditionReason.WAITING_FOR_ENDPOINT, evidence
-        )
-        return recovery.fail(this, Cause.ENDPOINT_DOWN, f"{timeout}: {evidence}")
+        this.set_condition(kind, False, ConditionReason.WAITING_FOR_ENDPOINT, evidence)
+        return fail_before_attempt(this, Cause.ENDPOINT_DOWN, f"{timeout}: {evidence}")
     since = format_time(this.state.watch.outage_since)
     outages.set_waiting(this, f"{evidence}; since {since}")
-    this.set_condition(
-        ConditionType.PREFLIGHT_PASSED, None, ConditionReason.WAITING_FOR_ENDPOINT, evidence
-    )
+    this.set_condition(kind, None, ConditionReason.WAITING_FOR_ENDPOINT, evidence)
     this.store(replace(this.state.launch, waiting_since=this.now))
     return this.decision(_retry_seconds(this.spec.recovery.deadlines))
 
 
-def _wait_for_retry(this: Round) -> Decision | None:
-    """Wait for the next preflight retry during an outage; return None once the retry is due."""
+def remaining_wait(this: Round, kind: ConditionType) -> float:
+    """Return the seconds until the retry of a step that waits for services; 0 if it is due."""
+    is_waiting = is_true(this.status, ConditionType.WAITING_FOR_ENDPOINT)
+    reason = get_condition(this.status, kind).reason
+    if not is_waiting or reason != ConditionReason.WAITING_FOR_ENDPOINT:
+        return 0.0
     since = this.state.launch.waiting_since or this.now
     interval = _retry_seconds(this.spec.recovery.deadlines)
     remaining = interval - (this.now - since).total_seconds()
-    if not 0 < remaining <= interval:  # the retry is due, or the clock was set back
-        return None
-    if this.observed.preflight is not None:  # an earlier round evaluated the result
-        this.actions.append(DeletePreflight())
-    return this.decision(remaining + 0.1)
+    return remaining if 0 < remaining <= interval else 0.0  # longer: the clock was set back
 
 
 def _retry_seconds(deadlines: Deadlines) -> float:

@@ -11,22 +11,28 @@ from raggrpo_operator.core.lifecycle.deadlines import outages
 from raggrpo_operator.core.lifecycle.observed import StagingObserved
 from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
 from raggrpo_operator.core.spec.sources import request_hash, staging_request, staging_status
-from raggrpo_operator.core.state.conditions import Reason, get_condition, is_true
+from raggrpo_operator.core.state.conditions import Reason
 
-from .preflight import MAX_PREFLIGHT_LOSSES, OUTAGE_RETRY_SECONDS, fail_before_attempt
+from .preflight import (
+    MAX_PREFLIGHT_LOSSES,
+    fail_before_attempt,
+    remaining_wait,
+    wait_for_services,
+)
 
 
 def run_staging(this: Round) -> Decision | None:
     """Stage the sources of the job; return None once all files are on the volume."""
     in_pods = this.observed.in_pods
     request = staging_request(this.spec, this.status.staging, use_hub_cache=not in_pods)
-    observed, expected = this.observed.staging, request_hash(this.spec)
+    observed = this.observed.staging
+    expected = request_hash(this.spec) if request is not None else ""
     if request is None or this.status.staging.request_hash == expected:
         if observed is not None:
             this.actions.append(DeleteStaging())
         return None
-    if (wait := _remaining_wait(this)) > 0:
-        return this.decision(wait)
+    if (wait := remaining_wait(this, ConditionType.SOURCES_STAGED)) > 0:
+        return this.decision(wait + 0.1)
     if observed is not None and observed.request_hash == expected:
         if observed.result is not None:
             return _evaluate(this, observed.result)
@@ -77,36 +83,8 @@ def _evaluate(this: Round, result: StagingResult) -> Decision:
         this.set_condition(ConditionType.SOURCES_STAGED, True, ConditionReason.STAGED, places)
         return this.decision(requeue_after=0.0)
     if all(failure.reason in TRANSIENT_REASONS for failure in result.failures):
-        return _wait_for_servers(this, message)
+        return wait_for_services(this, ConditionType.SOURCES_STAGED, message)
     return _fail(this, Cause.STAGING_FAILED, result.failures[0].reason, message)
-
-
-def _wait_for_servers(this: Round, message: str) -> Decision:
-    """Wait without a pod; a later round stages again what is missing."""
-    watch = this.state.watch
-    this.store(replace(watch, outage_since=watch.outage_since or this.now))
-    limit = this.spec.recovery.deadlines.outage_seconds
-    if (timeout := outages.timeout_message(this.state.watch, limit, this.now)) is not None:
-        return _fail(
-            this, Cause.ENDPOINT_DOWN, ConditionReason.WAITING_FOR_ENDPOINT, f"{timeout}: {message}"
-        )
-    outages.set_waiting(this, message)
-    this.set_condition(
-        ConditionType.SOURCES_STAGED, None, ConditionReason.WAITING_FOR_ENDPOINT, message
-    )
-    this.store(replace(this.state.launch, waiting_since=this.now))
-    return this.decision(OUTAGE_RETRY_SECONDS)
-
-
-def _remaining_wait(this: Round) -> float:
-    """Return the seconds until the next retry during an outage; 0 or less if it is due."""
-    reason = get_condition(this.status, ConditionType.SOURCES_STAGED).reason
-    is_waiting = is_true(this.status, ConditionType.WAITING_FOR_ENDPOINT)
-    if not is_waiting or reason != ConditionReason.WAITING_FOR_ENDPOINT:
-        return 0.0
-    since = this.state.launch.waiting_since or this.now
-    remaining = OUTAGE_RETRY_SECONDS - (this.now - since).total_seconds()
-    return remaining if remaining <= OUTAGE_RETRY_SECONDS else 0.0  # the clock was set back
 
 
 def _fail(this: Round, cause: Cause, reason: Reason, message: str) -> Decision:

@@ -20,6 +20,11 @@ def if_specified(fields: tuple[str, ...], condition: str) -> str:
     return f"!({specified(*fields)}) || {condition}"
 
 
+def is_filled(field: str) -> str:
+    """Return a condition that a text or list is set and not empty."""
+    return f"(has(self.{field}) && size(self.{field}) > 0)"
+
+
 def value_or(field: str, default: str, of: str = "self") -> str:
     """Return an expression for the field's value, or `default` if it is not set."""
     return f"{optional(field, of)}.orValue({default})"
