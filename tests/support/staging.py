@@ -19,16 +19,19 @@ from raggrpo_staging.folder import MARKER
 PART_BYTES = 256 * 1024
 FIELD = "spec.model.source"
 TIMEOUT_SECONDS = 60
-_PROGRAM = f"""
+
+
+def staging_program(module: str) -> str:
+    """Return a program that runs a module with small parts and short timeouts."""
+    return f"""
 import sys
 from raggrpo_staging import draft, lock, retries
 draft.PART_BYTES = {PART_BYTES}
 lock.ABANDONED_SECONDS, lock.HEARTBEAT_SECONDS = 2.0, 0.2
 retries.TRIES, retries.MAX_BACKOFF = 4, 0.1
-from raggrpo_staging.__main__ import main
+from raggrpo_staging.{module} import main
 sys.exit(main())
 """
-"""The program with small parts and short timeouts."""
 
 
 def make_model_source(url: str, revision: str = "") -> SourceRequest:
@@ -97,7 +100,7 @@ class Run:
         file = base / "request.json"
         file.write_text(request.model_dump_json(by_alias=True))
         command = [
-            sys.executable, "-c", _PROGRAM, "--request", str(file),
+            sys.executable, "-c", staging_program("__main__"), "--request", str(file),
             "--progress", str(self.progress), "--result", str(self._result),
         ]  # fmt: skip
         if prefix:

@@ -22,13 +22,10 @@ from raggrpo_api.names import ENV_PROGRESS_PORT, ENV_STAGING_REQUEST
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingRequest
 
 from .authorities import trust_authorities
+from .failures import EXIT_FAILED, EXIT_RETRY
 from .progress import ProgressCounter
 from .progress_server import serving
 from .staging import stage_all
-
-EXIT_USAGE = 2
-EXIT_FAILED = 3
-EXIT_RETRY = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

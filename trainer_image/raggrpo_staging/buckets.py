@@ -90,11 +90,10 @@ def open_bucket(source: BucketSource) -> Any:
     """Return a file system without cached connections; without credentials, it is anonymous."""
     if source.scheme is Scheme.GS:
         return _open_gcs()
-    import botocore.session
     import s3fs
 
     with translated(source):
-        is_anonymous = botocore.session.get_session().get_credentials() is None
+        is_anonymous = not _has_aws_credentials()
     return s3fs.S3FileSystem(anon=is_anonymous, skip_instance_cache=True, use_listings_cache=False)
 
 
@@ -170,6 +169,10 @@ def _has_credentials(source: BucketSource, error: Exception) -> bool:
         return "Anonymous" not in str(error) and bool(
             os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
         )
+    return _has_aws_credentials()
+
+
+def _has_aws_credentials() -> bool:
     import botocore.session
 
     return botocore.session.get_session().get_credentials() is not None

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingReason
 
+EXIT_FAILED = 3
+EXIT_RETRY = 4
+"""Exit code if the same request may succeed later."""
 MAX_DETAIL = 300
 """Characters of an error of a library in a message."""
 TOKEN_REMEDY = {
@@ -61,7 +64,7 @@ def connection_failure(server: str, error: BaseException) -> StagingFailed:
 
 
 def status_failure(server: str, status: int, wait: float | None) -> StagingFailed:
-    """Return the failure for an HTTP status of a server that says nothing else."""
+    """Return the failure for an HTTP status of a server without further details."""
     if status == 429:
         return StagingFailed(
             StagingReason.RATE_LIMITED,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.source import Source, without_revision
@@ -64,13 +64,10 @@ def read_marker(folder: Path) -> Marker | None:
     """Return the marker of a folder, or None unless the folder is complete."""
     try:
         marker = Marker.model_validate_json(read_limited(folder / MARKER, MAX_INDEX_BYTES))
-        if all(
-            path_below(folder, each).stat().st_size == size for each, size in marker.files.items()
-        ):
-            return marker
-    except (OSError, ValueError, ValidationError):
+        sizes = {each: path_below(folder, each).stat().st_size for each in marker.files}
+    except (OSError, ValueError):
         return None
-    return None
+    return marker if sizes == marker.files else None
 
 
 def write_marker(folder: Path, marker: Marker) -> None:

@@ -27,13 +27,13 @@ from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
-    RangeIgnored,
     StagingFailed,
     connection_failure,
     detail,
     status_failure,
 )
 from .hub_client import use_limited_client
+from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import hub_files
@@ -50,7 +50,7 @@ class HubRemote(Remote):
 
     def __init__(self, source: HubSource, role: SourceRole) -> None:
         self._source, self._role = source, role
-        self._type = "dataset" if source.is_dataset else "model"
+        self._type = repository_type(source)
         self._commit = ""
 
     def snapshot(self, revision: str) -> Snapshot:
@@ -66,7 +66,7 @@ class HubRemote(Remote):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StagingFailed(
                 StagingReason.UNSUITABLE_CONTENT,
-                f"{constants.ENDPOINT} describes {self._source} in an unexpected form "
+                f"{constants.ENDPOINT} describes {self._source} in an unexpected format "
                 f"({detail(error)}); correct HF_ENDPOINT",
             ) from error
         paths = [each.path for each in listed]
@@ -79,9 +79,11 @@ class HubRemote(Remote):
         url = hf_hub_url(
             self._source.repository, file.location, repo_type=self._type, revision=self._commit
         )
-        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-        if stop is not None:
-            headers["Range"] = f"bytes={start}-{stop - 1}"
+        headers = {
+            **build_hf_headers(),
+            "Accept-Encoding": "identity",
+            **range_headers(start, stop),
+        }
         with (
             translated(self._source, self._commit),
             get_session().stream(
@@ -91,8 +93,7 @@ class HubRemote(Remote):
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
-            if response.status_code != 206 and stop is not None and start > 0:
-                raise RangeIgnored
+            require_range(response.status_code, start, stop)
             yield from response.iter_raw(CHUNK_BYTES)
 
     def _listed(self) -> list[RepoFile]:
@@ -130,6 +131,11 @@ class HubRemote(Remote):
     @cached_property
     def _api(self) -> HfApi:
         return HfApi()
+
+
+def repository_type(source: HubSource) -> str:
+    """Return the type of a repository as huggingface_hub names it."""
+    return "dataset" if source.is_dataset else "model"
 
 
 def _remote_file(file: RepoFile, path: str) -> RemoteFile:

@@ -19,7 +19,7 @@ from raggrpo_api.trainer.staging import SourceRole, StagingReason
 from .download import file_digest
 from .failures import StagingFailed, translate_disk_errors
 from .folder import Marker, content_digest, revision_folder, write_marker
-from .hub import CARD, HubRemote, translated
+from .hub import CARD, HubRemote, repository_type, translated
 from .progress import ProgressCounter
 from .remote import RemoteFile, Snapshot
 from .retries import with_retries
@@ -43,9 +43,9 @@ def stage_in_cache(
     else:
         remote = HubRemote(source, role)
         snapshot = with_retries(lambda: remote.snapshot(revision), progress.report)
-        progress.expect(sum(each.size or 0 for each in snapshot.files), 0)
+        progress.expect(snapshot.known_bytes, 0)
         cached = with_retries(lambda: _download(source, name, snapshot), progress.report)
-        progress.add(sum(each.size or 0 for each in snapshot.files))
+        progress.add(snapshot.known_bytes)
     marker = _marker(source, snapshot, cached)
     if role is SourceRole.MODEL:
         return cached / source.path, marker
@@ -66,7 +66,7 @@ def _download(source: HubSource, revision: str, snapshot: Snapshot) -> Path:
         folder = Path(
             snapshot_download(
                 source.repository,
-                repo_type="dataset" if source.is_dataset else "model",
+                repo_type=repository_type(source),
                 revision=revision,
                 allow_patterns=[*needed, CARD] if source.split else needed,
             )
@@ -84,7 +84,7 @@ def _cached(source: HubSource, revision: str) -> Path:
         return Path(
             snapshot_download(
                 source.repository,
-                repo_type="dataset" if source.is_dataset else "model",
+                repo_type=repository_type(source),
                 revision=revision,
                 local_files_only=True,
             )

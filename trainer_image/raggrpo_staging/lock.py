@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from raggrpo_api.foreign_files import open_regular, read_limited
+from raggrpo_api.foreign_files import open_regular, read_json
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import StagingFailed, translate_disk_errors
@@ -154,7 +154,7 @@ def _touched(file: Path) -> int | None:
 
 def _content(file: Path) -> dict[str, str]:
     with suppress(OSError, ValueError):
-        value = json.loads(read_limited(file, 4096))
+        value = read_json(file, 4096)
         if isinstance(value, dict):
             return {str(key): str(each) for key, each in value.items()}
     return {}  # it is just being written, or was removed

@@ -45,7 +45,7 @@ class ProgressCounter:
             self._received += received
 
     def report(self, message: str) -> None:
-        """Print and show what the process waits for, until more bytes are expected."""
+        """Print the reason for waiting, and show it until more bytes are expected."""
         with self._lock:
             self._message = message
             field = self._field

@@ -27,13 +27,10 @@ from raggrpo_api.fields.source import (
 from raggrpo_api.trainer.staging import GB, PushResult, StagingReason
 
 from .authorities import trust_authorities
-from .failures import StagingFailed
+from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed
 from .folder import write_json
 from .retries import with_retries
 
-EXIT_USAGE = 2
-EXIT_FAILED = 3
-EXIT_RETRY = 4
 LAYER_TYPE = "application/octet-stream"
 COMMIT_MESSAGE = "Upload results of training"
 

@@ -1,7 +1,6 @@
 """Model files in images and artifacts of an OCI registry."""
 
 import hashlib
-import json
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +14,12 @@ from oras import defaults
 
 from raggrpo_api.fields.source import ImageSource
 from raggrpo_api.file_names import path_below
+from raggrpo_api.foreign_files import parse_json
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .download import file_digest
 from .failures import StagingFailed, detail
+from .ranges import range_headers
 from .registry_client import RegistryClient
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .selection import require_plain, role_files
@@ -60,8 +61,7 @@ class ImageRemote(Remote):
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
         """Yield a range of a layer."""
         path = self._client.container.get_blob_url(file.location)
-        headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
-        with self._get(path, headers) as response:
+        with self._get(path, range_headers(start, stop)) as response:
             yield from ranged_chunks(response, start, stop)
 
     def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
@@ -114,7 +114,7 @@ class ImageRemote(Remote):
                 StagingReason.CHECKSUM_MISMATCH,
                 f"{self._source}: a manifest has digest {actual}, not {expected}; check the mirror",
             )
-        return actual, json.loads(content)
+        return actual, parse_json(content)
 
     def _unsuitable(self, problem: str) -> StagingFailed:
         text = f"{self._source}: {problem}; build the image with regular files below /{MODELS}"
@@ -159,7 +159,7 @@ def _paths(folder: Path) -> list[str]:
 
 
 def _remove(marker: Path, folder: Path) -> None:
-    """Remove what a whiteout file of a layer names: a file or folder, or the whole folder."""
+    """Remove the file or folder that a whiteout file of a layer names, or its whole folder."""
     name = marker.name.removeprefix(_REMOVED)
     removed = [marker.with_name(name)]
     if marker.name == _ALL_REMOVED:

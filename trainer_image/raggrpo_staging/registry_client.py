@@ -57,7 +57,7 @@ class RegistryClient(Registry):  # type: ignore[misc]
             raise self._denied()
 
     def do_request(self, url: str, method: str = "GET", **options: Any) -> requests.Response:
-        """Return the response to a request. A HEAD request may fail."""
+        """Return the response to a request. That to HEAD may have an error status."""
         try:
             response: requests.Response = _send_request(self, url, method, **options)
         except ValueError as error:  # ORAS has no token, and no error for it

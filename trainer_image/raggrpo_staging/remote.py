@@ -42,6 +42,11 @@ class Snapshot:
     is_packed: bool = False
     """Whether the files are archives, from which `Remote.unpack` extracts the staged files."""
 
+    @property
+    def known_bytes(self) -> int:
+        """Total size of the files whose size is known."""
+        return sum(each.size or 0 for each in self.files)
+
 
 class Remote(ABC):
     """Files of one source. Methods raise StagingFailed."""

@@ -4,7 +4,6 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from raggrpo_api.fields.source import HttpsSource, HubSource, ImageSource, Source, parse_source
@@ -133,8 +132,8 @@ class Staging:
             self._target.mkdir(parents=True, exist_ok=True)
             self._require_own_folders()
             on_disk = sum(self._bytes_on_disk(each) for each in files)
-            self._require_space(files, on_disk)
-        progress.expect(sum(each.size or 0 for each in files), on_disk)
+            self._require_space(on_disk)
+        progress.expect(self._snapshot.known_bytes, on_disk)
         downloader = Downloader(self._remote, progress, stop)
         digests = downloader.download(files, self._downloads, self._work)
         with translate_disk_errors(self._target):
@@ -156,9 +155,9 @@ class Staging:
             return file.size or 0
         return draft_of(file, self._work).bytes_on_disk()
 
-    def _require_space(self, files: Sequence[RemoteFile], on_disk: int) -> None:
-        total = sum(each.size or 0 for each in files)
-        needed = total * (2 if self._snapshot.is_packed else 1) - on_disk
+    def _require_space(self, on_disk: int) -> None:
+        copies = 2 if self._snapshot.is_packed else 1
+        needed = self._snapshot.known_bytes * copies - on_disk
         free = shutil.disk_usage(self._target).free
         if needed > free:
             raise StagingFailed(
@@ -168,7 +167,7 @@ class Staging:
             )
 
     def _require_unchanged(self, progress: ProgressCounter) -> None:
-        """Raise StagingFailed if the source changed, and discard what may be mixed content."""
+        """Raise StagingFailed if the source changed, and discard content that may be mixed."""
         if self._snapshot.is_immutable:
             return
         now = with_retries(lambda: self._remote.snapshot(""), progress.report)

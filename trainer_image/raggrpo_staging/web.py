@@ -12,18 +12,18 @@ from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
-    RangeIgnored,
     StagingFailed,
     connection_failure,
     status_failure,
 )
+from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import single_file
 
 CHUNK_BYTES = 2**20
 MAX_DIGITS = 18
-"""Digits of the largest size in a header that is believed."""
+"""Maximum digits of a size in a header; a larger size is ignored."""
 TIMEOUT_SECONDS = (10.0, 30.0)
 """To connect, and between received bytes."""
 
@@ -76,11 +76,10 @@ class WebRemote(Remote):
 
     def chunks(self, _file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
         """Yield a range of the file."""
-        with translated(self._source.host):
-            headers = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
-            with self._request("GET", headers) as response:
-                check_status(response, str(self._source), self._source.host, "https")
-                yield from ranged_chunks(response, start, stop)
+        headers = range_headers(start, stop)
+        with translated(self._source.host), self._request("GET", headers) as response:
+            check_status(response, str(self._source), self._source.host, "https")
+            yield from ranged_chunks(response, start, stop)
 
     def _request(self, method: str, headers: dict[str, str]) -> requests.Response:
         """Send a request; each thread has its own session, because sessions are not thread-safe."""
@@ -110,8 +109,7 @@ def _tag(headers: Mapping[str, str], source: HttpsSource) -> str:
 
 def ranged_chunks(response: requests.Response, start: int, stop: int | None) -> Iterator[bytes]:
     """Yield the body of a response to a request for a range. Raises RangeIgnored."""
-    if response.status_code != 206 and stop is not None and start > 0:
-        raise RangeIgnored
+    require_range(response.status_code, start, stop)
     yield from response.iter_content(CHUNK_BYTES)
 
 

@@ -164,7 +164,7 @@ def _valid_source(url: str) -> str:
 
 
 SOURCE_PATTERN: Final = "^[!-~]*$"
-"""Pattern of printable ASCII without spaces; `parse_source` reports what else is wrong."""
+"""Pattern of printable ASCII without spaces; `parse_source` reports all other errors."""
 
 SourceUrl = Annotated[
     str,

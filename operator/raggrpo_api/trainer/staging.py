@@ -2,7 +2,7 @@
 
     python -m raggrpo_staging --request FILE --progress FILE --result FILE
 
-The process writes `StagingProgress` while it runs and `StagingResult` when it ends.
+The process writes `StagingProgress` while it runs and `StagingResult` before it exits.
 """
 
 from enum import StrEnum
@@ -133,7 +133,7 @@ class StagingProgress(ApiModel):
     field: ShortText = ""
     """Field of the source in progress."""
     message: ShortText = ""
-    """What the process waits for, or ""."""
+    """Reason for waiting, or ""."""
 
 
 class PushResult(ApiModel):

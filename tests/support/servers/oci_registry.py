@@ -4,18 +4,16 @@ import base64
 import hashlib
 import io
 import json
-import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
-from support.processes.ports import free_port
-from support.processes.waiting import wait_for
 from tools.kind.go_programs import tool_folder
+
+from .server_process import ServerProcess
 
 USER, PASSWORD = "user", "password"
 HTPASSWD = "user:$2b$04$WLijXkHx0q1xTDCqUYIBK.olkbg9ydUeQFBSNuDh.0XmwnMXfz2ge\n"
@@ -25,15 +23,18 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
-class OciRegistry:
-    """Context manager that runs the registry; with `password_file`, it requires a login."""
+class OciRegistry(ServerProcess):
+    """The registry; with `password_file`, it requires a login."""
+
+    ready_path = "/v2/"
+    ready_statuses = (200, 401)
 
     def __init__(self, folder: Path, password_file: Path | None = None) -> None:
+        super().__init__()
         self._folder, self._password_file = folder, password_file
-        self.host = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.host}"
 
-    def __enter__(self) -> Self:
+    def command(self) -> Sequence[str | Path]:
+        """Write the configuration, and return the command of the server."""
         config: dict[str, Any] = {
             "version": "0.1",
             "storage": {"filesystem": {"rootdirectory": str(self._folder / "registry")}},
@@ -44,21 +45,7 @@ class OciRegistry:
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(self._password_file)}}
         file = self._folder / "registry.json"
         file.write_text(json.dumps(config))
-        program = tool_folder("registry") / "registry"
-        self._process = subprocess.Popen(
-            [program, "serve", file], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        wait_for(self._responds)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
+        return [tool_folder("registry") / "registry", "serve", file]
 
     def add_image(self, name: str, layers: list[Mapping[str, bytes]], tag: str = "v1") -> str:
         """Push an image whose layers are archives of these files; return its digest."""
@@ -104,13 +91,6 @@ class OciRegistry:
         url = location.copy_merge_params({"digest": digest})
         httpx.put(url, content=content).raise_for_status()
         return {"digest": digest, "size": len(content)}
-
-    def _responds(self) -> bool:
-        assert self._process.poll() is None, "the registry exited"
-        try:
-            return httpx.get(f"{self.url}/v2/").status_code in (200, 401)
-        except httpx.TransportError:
-            return False
 
 
 def make_layer(files: Mapping[str, bytes]) -> bytes:

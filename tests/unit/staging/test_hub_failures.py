@@ -98,7 +98,7 @@ def test_transient_error_is_retried_when_the_server_allows(
 @pytest.mark.parametrize(
     ("status", "reason"), [(429, StagingReason.RATE_LIMITED), (503, StagingReason.UNREACHABLE)]
 )
-def test_permanent_error_is_reported_as_transient(
+def test_persistent_error_is_reported_as_transient(
     hub: HubServer, stage: Stage, status: int, reason: StagingReason
 ) -> None:
     hub.add("org/name", MODEL)

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from support.servers.gcs_server import GcsServer
 from support.servers.hub_server import TOKEN, HubServer
 from support.servers.oci_registry import OciRegistry
 from support.servers.s3_server import S3Server
-from support.staging import Stage, files_in, make_model_source
+from support.staging import Stage, files_in, make_model_source, staging_program
 
 FILES = {
     "config.json": b"{}",
@@ -31,28 +31,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "export"
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciRegistry]:
-    with OciRegistry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
-_PROGRAM = """
-import sys
-from raggrpo_staging import retries
-retries.TRIES, retries.MAX_BACKOFF = 4, 0.1
-from raggrpo_staging.push import main
-sys.exit(main())
-"""
-
-
 def push(
     stage: Stage, folder: Path, target: str, env: Mapping[str, str] = {}
 ) -> tuple[subprocess.CompletedProcess[str], PushResult | None]:
     file = stage.base / "push.json"
     arguments = ["--folder", str(folder), "--target", target, "--result", str(file)]
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *arguments],
+        [sys.executable, "-c", staging_program("push"), *arguments],
         env=stage.env | dict(env), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr

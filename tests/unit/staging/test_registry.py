@@ -1,5 +1,4 @@
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ from support.staging import PART_BYTES, Stage, files_in, make_model_source
 WEIGHTS = random.Random(2).randbytes(2 * PART_BYTES + 5)
 MODEL = {"config.json": b"{}", "model.safetensors": WEIGHTS}
 IMAGE = {f"models/{name}": content for name, content in MODEL.items()}
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OciRegistry]:
-    with OciRegistry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -31,8 +24,8 @@ def test_image_is_staged_by_digest_and_reused(registry: OciRegistry, stage: Stag
 
     assert staged.revision == digest
     assert files_in(Path(staged.path)) == MODEL
-    closed = make_model_source(f"oci://{registry.host}/team/model@{digest}")
-    assert stage.staged(closed).path == staged.path
+    pinned = make_model_source(f"oci://{registry.host}/team/model@{digest}")
+    assert stage.staged(pinned).path == staged.path
 
 
 def test_later_layer_removes_files(registry: OciRegistry, stage: Stage) -> None:

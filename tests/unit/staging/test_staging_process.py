@@ -117,8 +117,7 @@ def test_progress_has_size_and_remaining_time(hub: HubServer, stage: Stage) -> N
 
 def test_invalid_request_is_rejected(stage: Stage) -> None:
     run = stage.start(SOURCE)
-    run.process.kill()
-    run.process.wait()
+    run.kill()
     request = run.progress.with_name("request.json")
     request.write_text(request.read_text().replace("hf://", "ftp://"))
     command = [sys.executable, "-m", "raggrpo_staging", "--request", str(request)]
