@@ -160,8 +160,8 @@ def test_engine_smoke_test_shows_its_stack_at_the_time_limit(
     _, [result] = results(Run("a", "smoke", 4, smoke("0.5B"), smoke_values), cpu=True)
     assert result["error"].startswith("no end after 4 s")
     log = (tmp_path / "work" / "logs" / "smoke.log").read_text()
-    assert "engine_smoke.py" in log
-    assert "in main" in log
+    # Not the frame of main: faulthandler prints 100 frames, and nested imports can have more.
+    assert "(most recent call first):" in log
 
 
 def test_run_without_a_result_is_a_failure(results: Callable[..., Any]) -> None:
