@@ -62,6 +62,15 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "rollout.gpuMemoryUtilization": [0.1, 0.7, 0.71, 0.9, 0.91],
     "rollout.tensorParallelSize": [1, 2, 3, 8],
     "rollout.maxNumBatchedTokens": [0, 1023, 1024, 1112, 8192],
+    "rollout.agent": [
+        {}, {"type": "Python"}, {"python": "a:b"}, {"url": "http://a"}, {"type": "Http"},
+        {"python": "a:b", "identify": "Slot"}, {"python": "a:b", "identify": "Trace"},
+        {"python": "a:b", "url": "http://a"}, {"python": "", "url": ""},
+        *({"type": "Http", "url": "http://a/x", **more} for more in (
+            {}, {"identify": "Slot"}, {"identify": "Trace"}, {"python": "a:b"},
+            {"identify": "Request", "request": {"key": "{apiKey}"}},
+        )),
+    ],
     "algorithm.groupSize": [1, 2, 3, 8],
     "algorithm.clipRatioLow": [0, 0.2, 0.28, 0.3],
     "algorithm.clipRatioHigh": [0, 0.0, 0.2, 0.28],

@@ -16,7 +16,7 @@ MAX_DEPTH: Final = 12
 MAX_VALUES: Final = 512
 MAX_TEXT: Final = 16_384
 MAX_NAME: Final = 256
-FREE_JSON: Final = ("body", "extraBody")
+FREE_JSON: Final = ("body", "extraBody", "request")
 """Fields of a job that accept arbitrary JSON."""
 _NAME: Final = "[A-Za-z0-9_@:-]+"
 JSON_PATH: Final = (

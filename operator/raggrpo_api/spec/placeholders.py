@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.spec.retrieval import EndpointProtocol, EndpointRole, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
 
@@ -16,8 +17,15 @@ JUDGE_PLACEHOLDERS: Final = frozenset(
 )
 """Placeholders of judge prompts; in mode Reward, the fields that the policy wrote are added."""
 
+GATEWAY_PLACEHOLDERS: Final = frozenset({"baseUrl", "apiKey"})
+"""Placeholders of requests to an agent that the gateway fills in."""
+AGENT_PLACEHOLDERS: Final = GATEWAY_PLACEHOLDERS | {"question", "prompt", "context", "message_id"}
+"""Placeholders of requests to an agent."""
 
-def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> Mapping[str, str]:
+
+def column_placeholders(
+    retrieval: RetrievalSpec, reward: RewardSpec | None, agent: AgentSpec | None = None
+) -> Mapping[str, str]:
     """Return each column that templates require, with the path of the first template using it."""
     columns: dict[str, str] = {}
     actor_fields = frozenset(retrieval.actor_output.fields)
@@ -35,14 +43,20 @@ def column_placeholders(retrieval: RetrievalSpec, reward: RewardSpec | None) -> 
     if reward is not None:
         for place, name in _judge_columns(reward, JUDGE_PLACEHOLDERS | actor_fields):
             columns.setdefault(name, place)
+    if agent is not None:
+        for name in sorted(placeholders(agent.request) - AGENT_PLACEHOLDERS):
+            columns.setdefault(name, "rollout.agent.request")
     return columns
 
 
-def needs_context(retrieval: RetrievalSpec, reward: RewardSpec | None) -> bool:
+def needs_context(
+    retrieval: RetrievalSpec, reward: RewardSpec | None, agent: AgentSpec | None = None
+) -> bool:
     """Return whether a template contains {context}, the value of column data.columns.context."""
     endpoints = [[e.extra_body, e.body, e.url] for e in retrieval.endpoints]
     judges = [[j.prompt, j.system, j.extra_body] for _, j in reward.judges] if reward else []
-    return "context" in placeholders([*endpoints, *judges])
+    requests = [agent.request] if agent is not None else []
+    return "context" in placeholders([*endpoints, *judges, *requests])
 
 
 def _judge_columns(reward: RewardSpec, known: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,10 @@ from raggrpo_api.fields.kubernetes_names import OptionalObjectName
 from .retrieval import BodyField, Header, Template
 
 JUDGE_MODEL: Final = "^[ -~]+$"
+PYTHON_FUNCTION: Final = "^([A-Za-z0-9_.]+:[A-Za-z_][A-Za-z0-9_]*)?$"
+
+PythonFunction = Annotated[str, StringConstraints(pattern=PYTHON_FUNCTION, max_length=256)]
+"""A function as `package.module:function`, or ""."""
 
 
 class RewardKind(StrEnum):
@@ -44,7 +48,7 @@ SERVICE_REWARDS = (RewardKind.HTTP, RewardKind.JUDGE)
 
 
 class CodeSource(ApiModel):
-    """Source of the code of Python rewards."""
+    """Source of the code of Python rewards and agents."""
 
     config_map: OptionalObjectName = ""
     """ConfigMap whose keys are Python files."""
@@ -93,11 +97,7 @@ class RewardFunction(ApiModel):
     """Type of the reward."""
     weight: Annotated[float, Field(ge=-1000.0, le=1000.0), OPTIMIZATION] = 1.0
     """Weight in the sum."""
-    python: Annotated[
-        str,
-        StringConstraints(pattern="^([A-Za-z0-9_.]+:[A-Za-z_][A-Za-z0-9_]*)?$", max_length=256),
-        MODEL,
-    ] = ""
+    python: Annotated[PythonFunction, MODEL] = ""
     """Python: `package.module:function`, called with a sample, returns a number."""
     signature: Annotated[PythonSignature, MODEL] = PythonSignature.NATIVE
     """Python: arguments and result of the function; Verl and Trl as in these trainers."""
@@ -122,7 +122,7 @@ class RewardSpec(ApiModel):
     """Marker before the answer at the end of a line, such as ####; empty: <answer>…</answer>, else
     the whole completion."""
     code_from: Annotated[CodeSource, OPERATIONAL] = CodeSource()
-    """Source of the code of Python rewards."""
+    """Source of the code of Python rewards and agents."""
 
     @property
     def judges(self) -> list[tuple[int, JudgeSpec]]:

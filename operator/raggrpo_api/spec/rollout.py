@@ -7,6 +7,8 @@ from pydantic import Field
 from raggrpo_api.fields.base import ApiModel
 from raggrpo_api.fields.change_class import OPERATIONAL, OPTIMIZATION
 
+from .agent import AgentSpec
+
 
 class RolloutSpec(ApiModel):
     """Sampling parameters and vLLM options."""
@@ -31,3 +33,5 @@ class RolloutSpec(ApiModel):
     """Maximum tokens per engine step; 0: computed, at least prompt plus response."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65536), OPERATIONAL] = 256
     """Maximum concurrent sequences per engine."""
+    agent: AgentSpec | None = None
+    """Application whose calls of the policy are trained; unspecified: completions of prompts."""

@@ -9,6 +9,7 @@ their paths.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from raggrpo_api.fields.base import ApiModel
@@ -20,6 +21,7 @@ from raggrpo_api.fields.change_class import (
     fields_of_class,
 )
 from raggrpo_api.secrets.redaction import redacted
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.spec.algorithm import AlgorithmSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.job_spec import JobSpec
@@ -34,14 +36,15 @@ BLOCKS: Final[Mapping[str, type[ApiModel]]] = {
     "data": DataSpec,
     "algorithm": AlgorithmSpec,
     "rollout": RolloutSpec,
+    "rollout.agent": AgentSpec,
     "training": TrainingSpec,
     "retrieval": RetrievalSpec,
     "reward": RewardSpec,
 }
-"""Blocks of the spec with fields that a checkpoint depends on."""
+"""Blocks of the spec with fields that a checkpoint depends on; the block of agents is optional."""
 LISTS: Final = frozenset({"endpoints", "functions"})
 """Lists in these blocks; their items are compared field by field."""
-FREE_JSON_FIELDS: Final = frozenset({"extra_body", "body"})
+FREE_JSON_FIELDS: Final = frozenset({"extra_body", "body", "request"})
 """Fields with arbitrary JSON that is sent to services; stored with secrets redacted."""
 ALWAYS_STORED: Final = frozenset(
     {"name", "role", "protocol", "top_k", "score_threshold", "weight", "python"}
@@ -102,7 +105,8 @@ def resume_values(spec: JobSpec | TrainerConfig) -> dict[str, Any]:
     """Return the values that a checkpoint depends on, by path: {"rollout.temperature": 1.0}."""
     values: dict[str, Any] = {}
     for block in BLOCKS:
-        values |= _values_by_path(getattr(spec, block), block)
+        if (model := attrgetter(block)(spec)) is not None:
+            values |= _values_by_path(model, block)
     values["retrieval.endpoints"] = [_item_values(e) for e in spec.retrieval.endpoints]
     values["reward.functions"] = [_reward_values(f) for f in spec.reward.functions]
     return values
@@ -160,7 +164,8 @@ def _values_by_path(model: ApiModel, place: str) -> dict[str, Any]:
     values = {}
     names = _compared_fields(type(model)) - LISTS
     used = _used(model, names)
-    for name, value in _dumped(model, names).items():
+    free: dict[str, Any] = redacted(_dumped(model, names & FREE_JSON_FIELDS))
+    for name, value in (_dumped(model, names) | free).items():
         path = f"{place}.{name}"
         if path == "data.columns":
             value = {k: v for k, v in value.items() if v or f"{path}.{k}" not in ADDED_LATER}

@@ -313,3 +313,43 @@ def test_mini_batch_that_was_specified_is_listed_with_batch_size() -> None:
 )
 def test_moved_files_are_no_change(edit: dict[str, Any]) -> None:
     assert changes_after(edit) == []
+
+
+def agent_values(**changes: Any) -> dict[str, Any]:
+    agent = {"python": "app:answer"} | changes
+    return resume_values(resolve(make_job({"rollout.agent": agent})).spec)
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"request": {"q": "{question}"}},
+            ["rollout.agent.request.q", "rollout.agent.request.question"],
+        ),
+        ({"answer": "text"}, ["rollout.agent.answer"]),
+        ({"python": "app:other"}, ["rollout.agent.python"]),
+        ({"timeoutSeconds": 1, "processes": 2, "url": "http://a"}, []),
+    ],
+)
+def test_checkpoint_depends_on_task_of_agent_only(
+    changed: dict[str, Any], expected: list[str]
+) -> None:
+    differences = changes(agent_values(), agent_values(**changed))
+
+    assert [change.path for change in differences] == expected
+    assert incompatible(differences) == differences
+
+
+def test_agent_turns_may_change_between_segments() -> None:
+    differences = changes(agent_values(), agent_values(maxTurns=2))
+
+    assert [str(change) for change in differences] == ["rollout.agent.maxTurns: 8 → 2"]
+    assert incompatible(differences) == []
+
+
+def test_job_without_agent_has_no_agent_in_resume_values() -> None:
+    values = resume_values(resolve(make_job({})).spec)
+
+    assert not [path for path in values if path.startswith("rollout.agent")]

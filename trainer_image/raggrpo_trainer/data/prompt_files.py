@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.foreign_files import require_own_file
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.placeholders import column_placeholders, needs_context
 from raggrpo_api.spec.retrieval import RetrievalMode, RetrievalSpec
@@ -60,15 +61,19 @@ class Prompt:
 
 
 def read_prompts(
-    files: Sequence[str], data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
+    files: Sequence[str],
+    data: DataSpec,
+    retrieval: RetrievalSpec,
+    reward: RewardSpec | None = None,
+    agent: AgentSpec | None = None,
 ) -> list[Prompt]:
     """Return the first `data.maxSamples` rows (0: all) of `.parquet` and `.jsonl` files, in order.
 
     Answer and context columns are required only if a reward or an endpoint needs them.
     Raises TrainerError DATA_ERROR with file, row, column and remedy for each invalid row.
     """
-    needed = needed_fields(data, retrieval, reward)
-    template_columns = column_placeholders(retrieval, reward)
+    needed = needed_fields(data, retrieval, reward, agent)
+    template_columns = column_placeholders(retrieval, reward, agent)
     passes_columns = reward is not None and passes_all_columns(reward)
     paths = None if passes_columns else {*data.columns.model_dump().values(), *template_columns}
     rows = (row for file in files for row in read_rows(Path(file), paths))
@@ -80,15 +85,20 @@ def read_prompts(
 
 
 def needed_fields(
-    data: DataSpec, retrieval: RetrievalSpec, reward: RewardSpec | None = None
+    data: DataSpec,
+    retrieval: RetrievalSpec,
+    reward: RewardSpec | None = None,
+    agent: AgentSpec | None = None,
 ) -> set[str]:
     """Return the fields of `data.columns` for which each row must have a value."""
     needed = {"prompt"}
     if data.columns.query:
         needed.add("query")
-    if retrieval.mode is RetrievalMode.REWARD or needs_context(retrieval, reward):
+    if retrieval.mode is RetrievalMode.REWARD or needs_context(retrieval, reward, agent):
         needed.add("context")
-    if reward and any(term.name in ANSWER_REWARDS for term in reward.functions):
+    is_scored_by_agent = agent is not None and bool(agent.reward)
+    functions = reward.functions if reward and not is_scored_by_agent else []
+    if any(term.name in ANSWER_REWARDS for term in functions):
         needed.add("answer")
     return needed
 

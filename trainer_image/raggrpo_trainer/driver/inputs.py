@@ -33,7 +33,7 @@ def read_inputs(config: TrainerConfig) -> Inputs:
     def read(files: Sequence[str]) -> list[Prompt]:
         if data.stage_to_local_disk:
             files = stage_files(files, Path(tempfile.gettempdir()) / "raggrpo-data")
-        return read_prompts(files, data, config.retrieval, config.reward)
+        return read_prompts(files, data, config.retrieval, config.reward, config.rollout.agent)
 
     train_prompts = read(data.train_files)
     with FileDigests(Path(config.checkpoint.path) / DIGESTS) as digests:

@@ -15,6 +15,7 @@ from raggrpo_api import names
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig
+from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.fence import Fence
@@ -22,6 +23,7 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompts import Composer, PromptSource
 from raggrpo_trainer.engines.engine_options import engine_options
 from raggrpo_trainer.engines.engine_pool import EnginePool
+from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import cpu_precision, gpu_precision
 from raggrpo_trainer.host.measured_device import MeasuredDevice
@@ -79,6 +81,9 @@ class TrainingRun:
 
     async def run(self) -> None:
         """Start ranks and engines, resume, train, validate and export."""
+        if self._config.rollout.agent is not None:
+            message = "this image does not support rollout.agent"
+            raise TrainerError(ExitCode.CONFIG_ERROR, message)
         config, reporter = self._config, self._reporter
         epoch = self._fence.epoch
         reporter.report_stage(Stage.LOADING_MODEL)

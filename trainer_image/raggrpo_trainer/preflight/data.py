@@ -87,7 +87,7 @@ def _unused_columns(config: TrainerConfig) -> Iterator[str]:
     """Yield a warning for each column that belongs to the prompt but is not used."""
     prompt = config.data.columns.prompt
     used = {*config.data.columns.model_dump().values()}
-    used |= set(column_placeholders(config.retrieval, config.reward))
+    used |= set(column_placeholders(config.retrieval, config.reward, config.rollout.agent))
     for name in COMPANIONS.get(prompt, ()):
         if name not in used and (place := _first_value(config.data.train_files, name)):
             yield (
@@ -110,7 +110,7 @@ def _is_blank(value: object) -> bool:
 
 
 def _needed_columns(config: TrainerConfig) -> dict[str, str]:
-    needed = needed_fields(config.data, config.retrieval, config.reward)
+    needed = needed_fields(config.data, config.retrieval, config.reward, config.rollout.agent)
     return {field: getattr(config.data.columns, field) for field in sorted(needed)}
 
 
@@ -151,7 +151,9 @@ def _read(
 
     def read(names: Sequence[str]) -> tuple[list[Prompt], list[str]]:
         try:
-            return read_prompts(names, config.data, config.retrieval, config.reward), []
+            return read_prompts(
+                names, config.data, config.retrieval, config.reward, config.rollout.agent
+            ), []
         except TrainerError as error:
             return [], [str(error)]
 

@@ -11,7 +11,9 @@ def read_first_row(config: TrainerConfig) -> Prompt | None:
     """Return the first row, or None if it cannot be read. Other checks report why."""
     first = config.data.model_copy(update={"max_samples": 1})
     try:
-        [row] = read_prompts(first.train_files, first, config.retrieval, config.reward)
+        [row] = read_prompts(
+            first.train_files, first, config.retrieval, config.reward, config.rollout.agent
+        )
     except TrainerError:
         return None
     return row

@@ -13,6 +13,7 @@ from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Severity, Violation
 
 from . import (
+    agent,
     batch,
     checkpoint,
     cluster,
@@ -106,6 +107,11 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     reward.answer_column_is_named,
     reward.context_column_is_named,
     reward.template_context_is_named,
+    agent.agent_has_no_retrieval_mode,
+    agent.python_agent_has_function,
+    agent.http_agent_has_url,
+    agent.identification_fits_type,
+    agent.request_identifies_calls,
     checkpoint.restarts_need_checkpoints,
     checkpoint.checkpoints_precede_the_end,
     checkpoint.two_checkpoints_are_kept,

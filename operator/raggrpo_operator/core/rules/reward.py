@@ -194,7 +194,9 @@ def context_column_is_named(spec: JobSpec) -> bool:
 def template_context_is_named(inputs: RuleInput) -> Iterator[Violation]:
     """Require the name of the context column if a template contains {context}."""
     spec = inputs.spec
-    is_read = not uses_rag_score(spec) and needs_context(spec.retrieval, spec.reward)
+    is_read = not uses_rag_score(spec) and needs_context(
+        spec.retrieval, spec.reward, spec.rollout.agent
+    )
     if is_read and not spec.data.columns.context:
         message = "a template contains {context}, but no context column is specified"
         remedy = "set data.columns.context: context"

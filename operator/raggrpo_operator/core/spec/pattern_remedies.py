@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from raggrpo_api.fields import addresses, base, json_values, kubernetes_names, source
+from raggrpo_api.spec.agent import MODEL_NAME, PARSER
 from raggrpo_api.spec.lora import LORA_TARGET
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
@@ -29,6 +30,8 @@ _BY_PATTERN: Mapping[str, str] = {
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
     LORA_TARGET: "write AllLinear, or the last components of a layer's path: self_attn.q_proj",
+    PARSER: "write the name of one of vLLM's parsers, such as hermes",
+    MODEL_NAME: "use printable ASCII without spaces",
     source.SOURCE_PATTERN: "write a URL such as hf://org/name@revision, in ASCII",
     START_STEP: "specify Newest, Best or the number of a step",
     BODY_FIELD: "use at most 64 printable ASCII characters",

@@ -90,6 +90,11 @@ class Reason(StrEnum):
     JUDGE_UNREADABLE = "JudgeUnreadable"
     NO_REWARD = "NoReward"
 
+    # Agents (rules/agent.py)
+    AGENT_MODE = "AgentMode"
+    AGENT_INCOMPLETE = "AgentIncomplete"
+    AGENT_IDENTIFICATION = "AgentIdentification"
+
     # Checkpoints, paths and validation (rules/checkpoint.py, rules/paths.py)
     RESTARTS_NEED_CHECKPOINTS = "RestartsNeedCheckpoints"
     START_SOURCE_AMBIGUOUS = "StartSourceAmbiguous"

@@ -115,6 +115,7 @@ COVERED: dict[str, tuple[Evidence, ...]] = {
 OTHER_ROWS: dict[str, tuple[Reason, ...]] = {
     "D1": (Reason.ROW_LAYOUT_NOT_EXACT,),
     "F1": (Reason.LORA_TARGETS, Reason.LORA_RANK_TOO_LARGE),
+    "F2": (Reason.AGENT_MODE, Reason.AGENT_INCOMPLETE, Reason.AGENT_IDENTIFICATION),
     "B6": (Reason.BACKOFF_RANGE,),
     "E12": (Reason.SERVER_NOT_LISTED,),
     "B23": (

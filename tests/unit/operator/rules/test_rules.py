@@ -17,6 +17,7 @@ from raggrpo_operator.core.lifecycle.round import Round
 from raggrpo_operator.core.lifecycle.warnings import update_warnings
 from raggrpo_operator.core.rules import (
     RULES,
+    agent,
     batch,
     checkpoint,
     cluster,
@@ -83,6 +84,14 @@ def with_lora(**changes: Any) -> dict[str, Any]:
 
 def with_targets(*targets: str) -> dict[str, Any]:
     return with_steps(lora={"targets": list(targets)})
+
+
+AGENT = {"python": "app:answer"}
+SERVICE = {"type": "Http", "url": "http://app:8000/answer", "identify": "Trace"}
+
+
+def with_agent(values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"rollout.agent": {**values, **changes}}
 
 
 def in_mode(mode: str, *endpoints: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -874,6 +883,38 @@ ROWS: tuple[Row, ...] = (
     Row(lora.rank_reduces_parameters, Reason.LORA_RANK_TOO_LARGE, "spec.training.lora.rank",
         {"training.lora": {"rank": 128}}, {"training.lora": {"rank": 127}}, KNOWN_TINY,
         severity=WARNING),
+    Row(agent.agent_has_no_retrieval_mode, Reason.AGENT_MODE, "spec.retrieval.mode",
+        in_mode("Search", KB) | with_agent(AGENT), with_agent(AGENT)),
+    *(
+        Row(agent.python_agent_has_function, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.python",
+            with_agent(rejected), with_agent(accepted))
+        for rejected, accepted in (({}, AGENT), (SERVICE | AGENT, SERVICE))
+    ),
+    *(
+        Row(agent.http_agent_has_url, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.url",
+            with_agent(rejected), with_agent(accepted))
+        for rejected, accepted in (
+            (SERVICE | {"url": ""}, SERVICE), (AGENT | {"url": "http://app"}, AGENT),
+        )
+    ),
+    *(
+        Row(agent.identification_fits_type, Reason.AGENT_IDENTIFICATION,
+            "spec.rollout.agent.identify", with_agent(rejected), with_agent(accepted))
+        for rejected, accepted in (
+            (SERVICE | {"identify": "Slot"}, SERVICE),
+            (AGENT | {"identify": "Trace"}, AGENT | {"identify": "Slot"}),
+        )
+    ),
+    *(
+        Row(agent.request_identifies_calls, Reason.AGENT_IDENTIFICATION,
+            "spec.rollout.agent.request", with_agent(rejected), with_agent(accepted))
+        for rejected, accepted in (
+            (SERVICE | {"identify": "Request"},
+             SERVICE | {"identify": "Request", "request": {"key": "{apiKey}"}}),
+            (SERVICE | {"request": ["{baseUrl}"]}, SERVICE | {"request": ["{{baseUrl}}"]}),
+            (AGENT | {"request": "{apiKey}"}, AGENT | {"request": "{question}"}),
+        )
+    ),
     Row(numerics.backoff_is_ordered, Reason.BACKOFF_RANGE, "spec.recovery.maxBackoffSeconds",
         {"recovery": {"backoffSeconds": 400}}, {"recovery": {"backoffSeconds": 360}}),
 )  # fmt: skip

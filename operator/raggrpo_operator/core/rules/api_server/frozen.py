@@ -17,6 +17,8 @@ from raggrpo_api.trainer.resume import BLOCKS, FREE_JSON_FIELDS, LISTS
 from raggrpo_operator.core.rules.base.cel import is_one_of, optional, specified
 from raggrpo_operator.core.rules.base.spec_rule import ServerRule
 
+_NOT_COMPARED = LISTS | FREE_JSON_FIELDS
+"""Fields that need other conditions, or that CEL cannot read."""
 _NO_ATTEMPT = f"{optional('status.attempt', 'oldSelf')}.orValue(0) == 0"
 _STOPPED_PHASES = tuple(map(str, (Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED, Phase.INVALID)))
 _IS_STOPPED = (
@@ -91,10 +93,10 @@ def _same_decay() -> str:
 
 
 def _field_paths(kind: ChangeClass) -> Iterator[str]:
-    """Yield the paths of the fields of a class, except fields of list items."""
+    """Yield the paths of the fields of a class, except fields of list items and free-form JSON."""
     for block, model in BLOCKS.items():
         names = fields_of_class(model, kind)
-        yield from (f"{block}.{to_camel(name)}" for name in names if name not in LISTS)
+        yield from (f"{block}.{to_camel(name)}" for name in names if name not in _NOT_COMPARED)
 
 
 def _values(kind: ChangeClass) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,87 @@
+"""`spec.rollout.agent`: an application that calls the policy through an OpenAI-compatible API."""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from raggrpo_api.fields.addresses import HttpUrl
+from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
+from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
+
+from .reward import PythonFunction
+
+PARSER: Final = "^([A-Za-z0-9_.-]+)?$"
+MODEL_NAME: Final = "^[!-~]+$"
+
+ParserName = Annotated[str, StringConstraints(pattern=PARSER, max_length=64)]
+"""Name of a parser of vLLM, or ""."""
+ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME, max_length=253)]
+"""Model name in a request; `*` stands for any characters."""
+
+
+class AgentType(StrEnum):
+    """Where the application runs."""
+
+    PYTHON = "Python"
+    """In processes of the job."""
+    HTTP = "Http"
+    """An existing service."""
+
+
+class Identification(StrEnum):
+    """How the gateway recognizes the sample that a call belongs to."""
+
+    SLOT = "Slot"
+    """By the API key in the environment of the process, which runs one sample at a time."""
+    TRACE = "Trace"
+    """By the trace id that the application passes on in the header `traceparent`."""
+    REQUEST = "Request"
+    """By the API key in the request, {apiKey}, which the application uses for its calls."""
+
+
+class AgentFailurePolicy(StrEnum):
+    """Effect of an application that fails on its sample."""
+
+    ZERO_REWARD = "ZeroReward"
+    """Train the calls that it made with reward 0."""
+    DROP_SAMPLE = "DropSample"
+    """Exclude the sample from its group's baseline and from the loss."""
+
+
+class AgentSpec(ApiModel):
+    """An unmodified application whose calls of the policy are recorded and trained."""
+
+    type: Annotated[AgentType, MODEL] = AgentType.PYTHON
+    """Where the application runs."""
+    python: Annotated[PythonFunction, MODEL] = ""
+    """Python: `package.module:function`, called with the request, returns the result; its code is
+    that of reward.codeFrom or of the image."""
+    url: Annotated[HttpUrl, OPERATIONAL] = ""
+    """Http: URL to which requests are posted."""
+    identify: Annotated[Identification, OPERATIONAL] = Identification.SLOT
+    """How calls are assigned to samples: Slot for type Python, else Trace or Request."""
+    request: Annotated[JsonTemplate, MODEL] = {"question": "{question}"}
+    """Request, any JSON, with {question}, {prompt}, {context}, {message_id}, columns and, if calls
+    are identified by Request, {baseUrl} and {apiKey}."""
+    answer: Annotated[JsonPath, MODEL] = ""
+    """JSON path of the answer in the result; empty: the result if it is a text, else `answer`."""
+    passages: Annotated[JsonPath, MODEL] = ""
+    """JSON path of the retrieved passages in the result, for rewards; empty: none."""
+    reward: Annotated[JsonPath, MODEL] = ""
+    """JSON path of a number in the result that replaces reward.functions; empty: none."""
+    policy_models: Annotated[list[ModelName], Field(min_length=1, max_length=16), MODEL] = ["*"]
+    """Model names in calls that mean the policy; `*` stands for any characters."""
+    max_turns: Annotated[int, Field(ge=1, le=1024), OPTIMIZATION] = 8
+    """Maximum calls of the policy per sample."""
+    timeout_seconds: Annotated[float, Field(gt=0.0, le=86_400.0), OPERATIONAL] = 300.0
+    """Timeout of the application for one sample in seconds; waits for engines do not count."""
+    on_error: Annotated[AgentFailurePolicy, OPTIMIZATION] = AgentFailurePolicy.ZERO_REWARD
+    """Effect of an application that fails on its sample."""
+    processes: Annotated[int, Field(ge=0, le=1024), OPERATIONAL] = 0
+    """Python: number of processes, and of samples at the same time; 0: computed."""
+    tool_parser: Annotated[ParserName, OPTIMIZATION] = ""
+    """Parser of vLLM for tool calls, such as hermes; empty: by the chat template."""
+    reasoning_parser: Annotated[ParserName, OPTIMIZATION] = ""
+    """Parser of vLLM for reasoning, such as qwen3; empty: none."""

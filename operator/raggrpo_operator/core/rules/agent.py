@@ -1,0 +1,95 @@
+"""Rules on agents: where the application runs, and how its calls are assigned to samples."""
+
+from collections.abc import Iterator
+
+from raggrpo_api.fields.json_values import placeholders
+from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
+from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.placeholders import GATEWAY_PLACEHOLDERS
+from raggrpo_api.spec.retrieval import RetrievalMode
+from raggrpo_operator.core.spec.violation import Reason, Violation
+
+from .base.cel import is_filled, specified, value_or
+from .base.rule_input import RuleInput
+from .base.spec_rule import spec_rule
+
+_TYPE = value_or("type", repr("Python"))
+_IDENTIFY = value_or("identify", repr("Slot"))
+
+
+@spec_rule(
+    "spec",
+    field="retrieval.mode",
+    reason=Reason.AGENT_MODE,
+    message="an agent retrieves by itself, so only mode None is supported",
+    values=lambda spec: spec.retrieval.mode,
+    remedy="set retrieval.mode: None, or remove rollout.agent",
+    cel=f"!({specified('rollout.agent')}) || {value_or('retrieval.mode', repr('None'))} == 'None'",
+)
+def agent_has_no_retrieval_mode(spec: JobSpec) -> bool:
+    """Require retrieval mode None for agents."""
+    return spec.rollout.agent is None or spec.retrieval.mode is RetrievalMode.NONE
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="python",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="type Python needs a function, which other types do not have",
+    values=lambda agent: agent.type,
+    remedy="set type: Python and python: package.module:function, or remove python",
+    cel=f"({_TYPE} == 'Python') == {is_filled('python')}",
+)
+def python_agent_has_function(agent: AgentSpec) -> bool:
+    """Require a function for type Python only."""
+    return (agent.type is AgentType.PYTHON) == bool(agent.python)
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="url",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="type Http needs a URL, which other types do not have",
+    values=lambda agent: agent.type,
+    remedy="set type: Http and url: http://agent:8000/answer, or remove url",
+    cel=f"({_TYPE} == 'Http') == {is_filled('url')}",
+)
+def http_agent_has_url(agent: AgentSpec) -> bool:
+    """Require a URL for type Http only."""
+    return (agent.type is AgentType.HTTP) == bool(agent.url)
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="identify",
+    reason=Reason.AGENT_IDENTIFICATION,
+    message="calls of type Python are identified by Slot, those of other types by Trace or Request",
+    values=lambda agent: f"{agent.type}, {agent.identify}",
+    remedy="set identify: Request if the application uses the API key of its request, Trace if it "
+    "passes on the header traceparent; omit it for type Python",
+    cel=f"({_TYPE} == 'Python') == ({_IDENTIFY} == 'Slot')",
+)
+def identification_fits_type(agent: AgentSpec) -> bool:
+    """Require identification by Slot for type Python only, whose processes have own keys."""
+    return (agent.type is AgentType.PYTHON) == (agent.identify is Identification.SLOT)
+
+
+def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:
+    """Require {apiKey} in the request if, and only if, calls are identified by it.
+
+    Not a CEL rule, because CEL cannot read free-form JSON.
+    """
+    agent = inputs.spec.rollout.agent
+    if agent is None:
+        return
+    used = placeholders(agent.request) & GATEWAY_PLACEHOLDERS
+    by_request = agent.identify is Identification.REQUEST
+    if by_request and "apiKey" not in used:
+        message = "calls are identified by Request, but the request has no placeholder {apiKey}"
+        remedy = "add {baseUrl} and {apiKey}, with which the application calls the model"
+        yield Violation("spec.rollout.agent.request", Reason.AGENT_IDENTIFICATION, message, remedy)
+    elif used and not by_request:
+        names = ", ".join(f"{{{name}}}" for name in sorted(used))
+        message = f"{names} is only available if calls are identified by Request"
+        remedy = "remove it, or set identify: Request for an application of type Http"
+        yield Violation("spec.rollout.agent.request", Reason.AGENT_IDENTIFICATION, message, remedy)
