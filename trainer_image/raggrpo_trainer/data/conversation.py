@@ -48,6 +48,7 @@ class ChatTokenizer(Protocol):
         chat_template: str | None,
         tokenize: bool,
         add_generation_prompt: bool,
+        **variables: Any,
     ) -> Any:
         """Return the conversation in the chat format of the model."""
         ...
@@ -151,21 +152,38 @@ def render(
     Uses the tokenizer's template if `chat_template` is empty. Without a template, a question that
     has neither earlier messages nor tools is returned unchanged. Raises InvalidValue.
     """
-    if not chat_template and not tokenizer.chat_template:
-        if earlier or tools:
-            raise InvalidValue(
-                "has a system prompt, earlier turns or tools, but the tokenizer has no "
-                "chat template",
-                "set data.chatTemplate, or use the model's instruction-tuned variant",
-            )
+    if not chat_template and not tokenizer.chat_template and not earlier and not tools:
         return question
+    return render_messages(
+        [*earlier, {"role": "user", "content": question}], tools, tokenizer, chat_template, {}
+    )
+
+
+def render_messages(
+    messages: Sequence[Message],
+    tools: Sequence[Any],
+    tokenizer: ChatTokenizer,
+    chat_template: str,
+    variables: Mapping[str, Any],
+) -> str:
+    """Return messages as text that ends with the generation prompt.
+
+    Uses the tokenizer's template if `chat_template` is empty. `variables` are visible to the
+    template. Raises InvalidValue.
+    """
+    if not chat_template and not tokenizer.chat_template:
+        raise InvalidValue(
+            "has a system prompt, earlier turns or tools, but the tokenizer has no chat template",
+            "set data.chatTemplate, or use the model's instruction-tuned variant",
+        )
     try:
         text: str = tokenizer.apply_chat_template(
-            [*earlier, {"role": "user", "content": question}],
+            list(messages),
             tools=list(tools) or None,
             chat_template=chat_template or None,
             tokenize=False,
             add_generation_prompt=True,
+            **variables,
         )
     except Exception as error:
         # Templates raise errors of any type, for example if roles do not alternate.

@@ -1,0 +1,293 @@
+"""Requests of OpenAI's API, checked. Pure.
+
+A rejected request is described by the error object of that API, which names the field.
+"""
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from raggrpo_api.foreign_files import parse_json
+
+from .trajectory import TrajectoryCause
+
+MAX_STOP_TEXTS = 16
+MAX_NAME_CHARACTERS = 64
+HARMLESS = frozenset(
+    [
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    ]
+)
+"""Parameters without an effect on the completion; ignoring them needs no report."""
+NEUTRAL: tuple[Any, ...] = (None, 0, False, "", {}, [], {"type": "text"})
+"""Values that leave a parameter without an effect."""
+RESERVED_VARIABLES = frozenset(
+    [
+        *("conversation", "messages", "tools", "chat_template", "tokenize", "return_dict"),
+        *("add_generation_prompt", "continue_final_message"),
+    ]
+)
+"""Template variables that an application must not set."""
+
+
+class RequestRejected(Exception):
+    """A request that is answered with an error of OpenAI's API."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str = "",
+        code: str = "",
+        cause: TrajectoryCause = TrajectoryCause.REQUEST_REJECTED,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.cause = cause
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body of the response."""
+        kind = "authentication_error" if self.status == 401 else "invalid_request_error"
+        error = {"message": str(self), "type": kind}
+        return {"error": error | {"param": self.param or None, "code": self.code or None}}
+
+
+def _text_content(value: Any) -> Any:
+    """Return content as text, None or a list of text parts."""
+    if not isinstance(value, list):
+        return value
+    return [_text_part(part) for part in value]
+
+
+def _text_part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    text = part.get(kind) if kind in ("text", "refusal") else None
+    if not isinstance(text, str):
+        raise ValueError(f"a content part of type {kind} is not supported; send text")
+    return {"type": "text", "text": text}
+
+
+def _one_text(value: Any) -> Any:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, str):
+        raise ValueError("must be one text; send a request for each text")
+    return value
+
+
+def _stop_texts(value: Any) -> Any:
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and "" in texts:
+        raise ValueError("must not contain an empty text")
+    return texts
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class _Function(_Model):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _ToolCall(_Model):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+class _ChatMessage(_Model):
+    role: Annotated[str, Field(min_length=1)]
+    content: Annotated[str | list[dict[str, Any]] | None, BeforeValidator(_text_content)] = None
+    tool_calls: list[_ToolCall] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _ToolFunction(BaseModel):
+    """Fields and their order as in vLLM, because templates write them as JSON."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class _Tool(BaseModel):
+    type: Literal["function"] = "function"
+    function: _ToolFunction
+
+
+class _StreamOptions(_Model):
+    include_usage: bool = False
+
+
+class CompletionOptions(_Model):
+    """The parameters that chat completions and completions have in common."""
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Annotated[list[str], Field(max_length=MAX_STOP_TEXTS), BeforeValidator(_stop_texts)] = []
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the number of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def token_limit(self) -> int | None:
+        """The largest number of tokens to sample, or None for the job's limit."""
+        return self.max_tokens
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the response lists tokens with their logprobs."""
+        return False
+
+    def ignored(self, sampling: Mapping[str, float]) -> Iterator[str]:
+        """Yield the parameters without effect. `sampling` has the job's values of some."""
+        for name, value in (self.model_extra or {}).items():
+            neutral = (None, sampling[name]) if name in sampling else NEUTRAL
+            if name not in HARMLESS and value not in neutral:
+                yield name[:MAX_NAME_CHARACTERS]
+
+
+class CompletionRequest(CompletionOptions):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Annotated[str, BeforeValidator(_one_text)]
+    logprobs: int | None = None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the response lists tokens with their logprobs."""
+        return self.logprobs is not None
+
+
+class ChatRequest(CompletionOptions):
+    """The body of `POST /v1/chat/completions`."""
+
+    message_models: Annotated[list[_ChatMessage], Field(alias="messages", min_length=1)]
+    tools: list[_Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: Literal[True] = True
+    continue_final_message: Literal[False] = False
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages as sent, but with text parts as content."""
+        return [each.model_dump(exclude_unset=True) for each in self.message_models]
+
+    @property
+    def token_limit(self) -> int | None:
+        """The largest number of tokens to sample, or None for the job's limit."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the response lists tokens with their logprobs."""
+        return bool(self.logprobs)
+
+    @property
+    def template_tools(self) -> list[dict[str, Any]]:
+        """The tools as vLLM passes them to chat templates."""
+        return [_template_tool(tool) for tool in self.tools or ()]
+
+    @property
+    def may_call_tools(self) -> bool:
+        """Whether tool calls in the completion are calls."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """The variables that the chat template can read, as in vLLM."""
+        variables: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            is_enabled = self.reasoning_effort != "none"
+            variables = {"reasoning_effort": self.reasoning_effort, "enable_thinking": is_enabled}
+        return variables | (self.chat_template_kwargs or {})
+
+    def ignored(self, sampling: Mapping[str, float]) -> Iterator[str]:
+        """Yield the parameters without effect: `tool_choice` cannot force a call."""
+        yield from super().ignored(sampling)
+        if self.tool_choice not in (None, "none", "auto"):
+            yield "tool_choice"
+
+
+Request = TypeVar("Request", bound=CompletionOptions)
+
+
+def parse_request(kind: type[Request], body: bytes, policy_models: Sequence[str]) -> Request:
+    """Return the request in a body. Raises RequestRejected.
+
+    `policy_models` are patterns of model names, such as `*`.
+    """
+    try:
+        value = parse_json(body)
+    except ValueError as error:  # includes text that is not UTF-8
+        raise RequestRejected(400, f"the body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RequestRejected(400, "the body is not a JSON object")
+    try:
+        request = kind.model_validate(value)
+    except ValidationError as error:
+        raise _rejection(error) from error
+    _require_policy_model(request.model, policy_models)
+    if isinstance(request, ChatRequest):
+        _require_free_variables(request.chat_template_kwargs or {})
+    return request
+
+
+def _rejection(error: ValidationError) -> RequestRejected:
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    param = _path(problem["loc"])
+    message = f"{param}: {problem['msg'].removeprefix('Value error, ')}"
+    if problem["loc"] == ("n",):
+        message = "n must be 1: the samples of a group are separate trajectories"
+    return RequestRejected(400, message, param=param, code="invalid_value")
+
+
+def _path(location: Sequence[int | str]) -> str:
+    """Return a field as `messages[0].content`; names of types of a union are omitted."""
+    names = [each for each in location if isinstance(each, int) or each.isidentifier()]
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in names)
+    return text.removeprefix(".")
+
+
+def _require_policy_model(model: str, policy_models: Sequence[str]) -> None:
+    if any(fnmatch.fnmatchcase(model, pattern) for pattern in policy_models):
+        return
+    message = (
+        f"model {model!r} does not exist; the policy is served as {', '.join(policy_models)}: add "
+        "the name to rollout.agent.policyModels"
+    )
+    raise RequestRejected(404, message, param="model", code="model_not_found")
+
+
+def _require_free_variables(variables: Mapping[str, Any]) -> None:
+    for name in sorted(RESERVED_VARIABLES & variables.keys()):
+        param = f"chat_template_kwargs.{name}"
+        raise RequestRejected(400, f"{param} cannot be set", param=param, code="invalid_value")
+
+
+def _template_tool(tool: _Tool) -> dict[str, Any]:
+    function = tool.function.model_dump()
+    if function["strict"] is None:
+        del function["strict"]
+    return {"type": tool.type, "function": function}

@@ -1,0 +1,163 @@
+"""Parse sampled text into reasoning, content and tool calls, in a process that may import torch."""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+PARSE_SECONDS = 30.0
+"""Time for one reply; a regular expression of a parser may never end."""
+START_SECONDS = 300.0
+"""Time for importing vLLM."""
+MAX_TRIES = 2
+"""How often a reply is parsed whose parser exits or hangs."""
+MAX_LINE_BYTES = 64 << 20
+
+
+class ParserUnavailable(Exception):
+    """The parser process cannot start, for example because vLLM has no parser of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledReply:
+    """A completion of a chat and what parsers need to know about its request."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    tools: Sequence[Mapping[str, Any]]
+    """Empty if the reply must not call tools."""
+    template_variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function."""
+
+    name: str
+    arguments: str
+    """JSON, unless the model wrote something else."""
+    id: str = ""
+    """The id that the model wrote, or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """The parts of a reply."""
+
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    problem: str = ""
+    """Why the text could not be parsed; `content` is then the whole text."""
+
+
+class ReplyParser(Protocol):
+    """Parses replies. A parser has no state: equal replies have equal results."""
+
+    async def parse(self, reply: SampledReply) -> ParsedReply:
+        """Return the parts of a reply."""
+        ...
+
+
+@dataclass(slots=True)
+class ParserProcess:
+    """A `ReplyParser` in a child process, which is replaced if it exits or hangs."""
+
+    model_path: str
+    tool_parser: str = ""
+    """Name of vLLM's tool parser; empty for none."""
+    reasoning_parser: str = ""
+    """Name of vLLM's reasoning parser; empty for none."""
+    module: str = "raggrpo_trainer.gateway.parser_process"
+    parse_seconds: float = PARSE_SECONDS
+    _process: Process | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def start(self) -> None:
+        """Start the process and wait until it parses. Raises ParserUnavailable."""
+        async with self._turn:
+            await self._running()
+
+    async def parse(self, reply: SampledReply) -> ParsedReply:
+        """Return the parts of a reply, or its whole text if no process can parse it.
+
+        Raises ParserUnavailable if the process cannot start.
+        """
+        problem = ""
+        for _ in range(MAX_TRIES):
+            async with self._turn:
+                try:
+                    return _parsed(await self._call(reply), reply)
+                except (TimeoutError, EOFError, ValueError) as error:
+                    problem = f"the parser failed: {error or type(error).__name__}"
+        return ParsedReply(reply.text, problem=problem)
+
+    async def close(self) -> None:
+        """Kill the process."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._process = None
+
+    async def _call(self, reply: SampledReply) -> dict[str, Any]:
+        process = await self._running()
+        assert process.stdin is not None
+        is_answered = False
+        try:
+            async with asyncio.timeout(self.parse_seconds):
+                process.stdin.write(json.dumps(asdict(reply)).encode() + b"\n")
+                with suppress(ConnectionError):  # the process has exited, which `_read` reports
+                    await process.stdin.drain()
+                outcome = await _read(process)
+            is_answered = True
+        finally:
+            if not is_answered:  # the process must not answer the next call with this result
+                await self.close()
+        return outcome
+
+    async def _running(self) -> Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        command = ("-m", self.module, self.model_path, self.tool_parser, self.reasoning_parser)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,  # vLLM logs a traceback for each malformed call
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            limit=MAX_LINE_BYTES,
+        )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                started = await _read(self._process)
+        except (TimeoutError, EOFError) as error:
+            await self.close()
+            raise ParserUnavailable(f"the parser process does not start: {error}") from error
+        if "problem" in started:
+            await self.close()
+            raise ParserUnavailable(started["problem"])
+        return self._process
+
+
+async def _read(process: Process) -> dict[str, Any]:
+    """Return the next message of the process. Raises EOFError if it exits."""
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        raise EOFError(f"it exited with code {await process.wait()}")
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+def _parsed(outcome: Mapping[str, Any], reply: SampledReply) -> ParsedReply:
+    if "problem" in outcome:
+        return ParsedReply(reply.text, problem=outcome["problem"])
+    calls = tuple(ToolCall(**call) for call in outcome["tool_calls"])
+    return ParsedReply(outcome["content"], outcome["reasoning"], calls)
