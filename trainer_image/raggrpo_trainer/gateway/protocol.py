@@ -60,9 +60,11 @@ class RequestRejected(Exception):
 
 def _text_content(value: Any) -> Any:
     """Return content as text, None or a list of text parts."""
-    if not isinstance(value, list):
-        return value
-    return [_text_part(part) for part in value]
+    if isinstance(value, list):
+        return [_text_part(part) for part in value]
+    if not isinstance(value, str | None):
+        raise ValueError("must be text or a list of text parts")
+    return value
 
 
 def _text_part(part: Any) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class _Model(BaseModel):
 
 class _Function(_Model):
     name: str
-    arguments: str | dict[str, Any] | None = None
+    arguments: Any = None
 
 
 class _ToolCall(_Model):
@@ -107,7 +109,7 @@ class _ToolCall(_Model):
 
 class _ChatMessage(_Model):
     role: Annotated[str, Field(min_length=1)]
-    content: Annotated[str | list[dict[str, Any]] | None, BeforeValidator(_text_content)] = None
+    content: Annotated[Any, BeforeValidator(_text_content)] = None
     tool_calls: list[_ToolCall] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -181,7 +183,7 @@ class ChatRequest(CompletionOptions):
 
     message_models: Annotated[list[_ChatMessage], Field(alias="messages", min_length=1)]
     tools: list[_Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -226,7 +228,7 @@ class ChatRequest(CompletionOptions):
     def ignored(self, sampling: Mapping[str, float]) -> Iterator[str]:
         """Yield the parameters without effect: `tool_choice` cannot force a call."""
         yield from super().ignored(sampling)
-        if self.tool_choice not in (None, "none", "auto"):
+        if self.tool_choice not in (None, "none", "auto"):  # vLLM would constrain the completion
             yield "tool_choice"
 
 
@@ -264,9 +266,8 @@ def _rejection(error: ValidationError) -> RequestRejected:
 
 
 def _path(location: Sequence[int | str]) -> str:
-    """Return a field as `messages[0].content`; names of types of a union are omitted."""
-    names = [each for each in location if isinstance(each, int) or each.isidentifier()]
-    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in names)
+    """Return a field as `messages[0].content`."""
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
     return text.removeprefix(".")
 
 

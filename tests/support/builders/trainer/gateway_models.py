@@ -129,12 +129,15 @@ class ScriptedEngine:
     requests: list[GenerationRequest] = field(default_factory=list)
     held: asyncio.Event | None = None
     """Requests wait for it."""
+    arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released for each request."""
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
         self.requests += requests
         return [asyncio.ensure_future(self._complete(request)) for request in requests]
 
     async def _complete(self, request: GenerationRequest) -> Generation:
+        self.arrived.release()
         if self.held is not None:
             await self.held.wait()
         result = self.says(request)
