@@ -90,7 +90,7 @@ def test_memory_rules_and_sizing_use_preflight_facts(statuses: dict[str, dict[st
 
     state, evidence = checks(status)["RulesOnFacts"]
     assert state == "Failed"
-    assert "spec.rollout.tensorParallelSize" in evidence
+    assert "spec.rollout.gpuMemoryUtilization" in evidence
     facts = status["preflight"]["facts"]
     assert facts["rows"] == ROWS
     terms = {(each["resource"], each["name"]): each for each in status["sizing"]["terms"]}

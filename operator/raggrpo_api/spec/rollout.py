@@ -22,7 +22,8 @@ class RolloutSpec(ApiModel):
     gpu_memory_utilization: Annotated[float, Field(ge=0.05, le=0.95), OPERATIONAL] = 0.6
     """Share of each GPU's memory for vLLM."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64), OPERATIONAL] = 1
-    """GPUs per engine; must divide GPUs per node and the number of attention heads."""
+    """GPUs per engine: 1 if colocated, else a divisor of resources.rolloutGpus and of the number of
+    attention heads."""
     enable_chunked_prefill: Annotated[bool, OPERATIONAL] = True
     """Split the prefill of long prompts between decode steps; always off on CPU."""
     enable_prefix_caching: Annotated[bool, OPERATIONAL] = True

@@ -44,6 +44,11 @@ def test_gpu_engine_uses_model_runner_v2_in_its_core_process(decisions: Any) -> 
     assert decisions["BF16"]["worker"] == "vllm.v1.worker.gpu_worker.Worker"
 
 
+def test_engine_with_several_gpus_starts_their_workers_itself(decisions: Any) -> None:
+    """vLLM's default in a placement group, Ray, requires bundles with one GPU."""
+    assert decisions["tensor parallel"]["executor"] == "mp"
+
+
 @pytest.mark.parametrize(
     ("engine", "compilation", "graphs"),
     [("BF16", "VLLM_COMPILE", "FULL_AND_PIECEWISE"), ("eager", "NONE", "NONE")],

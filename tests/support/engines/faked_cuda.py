@@ -9,11 +9,13 @@ but not used.
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.engines.engine_options import (
@@ -90,6 +92,22 @@ def fake_cuda() -> None:
     accelerator.current_device_index = lambda: 0
 
 
+@contextmanager
+def in_placement_group_with_gpus(count: int) -> Iterator[None]:
+    """Fake what vLLM sees in the actor of an engine with several GPUs."""
+    import ray
+    import vllm.platforms
+
+    platform: Any = type(vllm.platforms.current_platform)
+    with (
+        patch.object(platform, "device_count", classmethod(lambda cls: count)),
+        patch.object(ray, "is_initialized", lambda: True),
+        patch.object(ray, "get_runtime_context", lambda: SimpleNamespace(runtime_env=None)),
+        patch.object(ray.util, "get_current_placement_group", MagicMock()),
+    ):
+        yield
+
+
 def options(folder: Path, precision: str, **changes: Any) -> EngineOptions:
     model = {"model.path": str(folder), "data.maxPromptLength": 128, "data.maxResponseLength": 128}
     return engine_options(make_config(folder, model | changes), precision)
@@ -155,12 +173,15 @@ def main(folder: Path) -> None:
     os.environ.update(engine_environment("cuda", 1, LogLevel.INFO, WeightTransferBackend.IPC))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # vLLM then uses Triton without an active driver
     fake_cuda()
-    placed = {"resources.placement": "Disaggregated", "resources.rolloutGpus": 1}
+    placed = {"resources.placement": "Disaggregated", "resources.rolloutGpus": 2}
     results: dict[str, Any] = {
         precision: decisions(options(folder, precision)) for precision in ("BF16", "FP16", "FP32")
     }
     results["eager"] = decisions(options(folder, "BF16", **{"rollout.enforceEager": True}))
     results["disaggregated"] = decisions(options(folder, "BF16", **placed))
+    with in_placement_group_with_gpus(2):
+        two_gpus = placed | {"rollout.tensorParallelSize": 2}
+        results["tensor parallel"] = decisions(options(folder, "BF16", **two_gpus))
     results["samplers"] = samplers()
     results["sampler tensors"] = used_sampler_tensors()
     print(json.dumps(results), flush=True)

@@ -72,7 +72,8 @@ def _check_device(config: TrainerConfig, device: MeasuredDevice) -> None:
             f"{device.name} with {_gib(device.total_bytes)} is {_gib(short)} short: the engine's "
             f"share of {_gib(gpu_memory.engine_share(config, facts))} must hold weights of "
             f"{_gib(gpu_memory.engine_weights(config, facts))}, CUDA graphs and the KV cache of "
-            "one sequence; increase rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+            "one sequence; increase rollout.gpuMemoryUtilization, or disaggregate the "
+            "engines and increase rollout.tensorParallelSize",
         )
 
 

@@ -77,6 +77,9 @@ class EngineOptions:
             "enable_chunked_prefill": self.enable_chunked_prefill,
             "enable_sleep_mode": self.enable_sleep,
         }
+        if self.tensor_parallel_size > 1:
+            # In a placement group vLLM selects Ray, which requires bundles with one GPU.
+            arguments["distributed_executor_backend"] = "mp"
         if self.weight_way is not WeightTransferBackend.SHARED_MEMORY:
             from vllm.config.weight_transfer import WeightTransferConfig
 

@@ -43,7 +43,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     f"{ROLLOUT}n": 1,
     f"{ROLLOUT}temperature": 1.0,
     f"{ROLLOUT}gpu_memory_utilization": 0.5,
-    f"{ROLLOUT}tensor_model_parallel_size": 2,
     f"{MODEL}enable_gradient_checkpointing": True,
     f"{MODEL}lora_alpha": 16,
     f"{MODEL}lora.alpha": 32,

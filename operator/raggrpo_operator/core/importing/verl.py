@@ -48,7 +48,6 @@ COPIED_FIELDS: Final = (
     f"{ROLLOUT}temperature",
     f"{ROLLOUT}top_p",
     f"{ROLLOUT}gpu_memory_utilization",
-    f"{ROLLOUT}tensor_model_parallel_size",
     f"{ROLLOUT}enable_chunked_prefill",
     f"{ROLLOUT}enable_prefix_caching",
     f"{ROLLOUT}enforce_eager",
@@ -227,6 +226,13 @@ def _rollout(this: Translation) -> None:
         n = 2
     this.put(f"{ROLLOUT}n", n)
     this.put(f"{ROLLOUT}n", n, "", "algorithm.groupSize")
+    if (gpus := this.given.get(f"{ROLLOUT}tensor_model_parallel_size")) is not None:
+        if gpus > 1:
+            this.report_error(
+                f"{ROLLOUT}tensor_model_parallel_size",
+                f"{gpus} is not supported, as a colocated engine has one GPU: changed to 1",
+            )
+        this.put(f"{ROLLOUT}tensor_model_parallel_size", 1)
     _token_limits(this, n)
 
 

@@ -72,7 +72,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     world.colocated_has_no_rollout_gpus,
     world.disaggregated_has_rollout_gpus,
     world.rollout_engines_match_placement,
-    world.tensor_parallel_divides_gpus,
+    world.colocated_engine_has_one_gpu,
     world.tensor_parallel_divides_rollout_gpus,
     world.cpu_engine_is_one_process,
     world.tensor_parallel_divides_heads,  # on facts

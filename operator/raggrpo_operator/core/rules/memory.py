@@ -144,11 +144,12 @@ def weights_fit_engine(inputs: RuleInput) -> Iterator[Violation]:
             gpu_memory.engine_share(spec, facts),
         )
         yield Violation(
-            "spec.rollout.tensorParallelSize",
+            "spec.rollout.gpuMemoryUtilization",
             Reason.WEIGHTS_DO_NOT_FIT,
             f"weights of {format_size(weights)}, 2 GiB of CUDA graphs and {format_size(needed)} of "
             f"KV cache exceed the engine's memory share of {format_size(share)}",
-            "increase rollout.tensorParallelSize or rollout.gpuMemoryUtilization",
+            "increase rollout.gpuMemoryUtilization, or disaggregate the engines and increase "
+            "rollout.tensorParallelSize",
         )
 
 

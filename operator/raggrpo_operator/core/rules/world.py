@@ -79,18 +79,17 @@ def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
 @spec_rule(
     "spec",
     field="rollout.tensorParallelSize",
-    reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
-    message="tensorParallelSize does not divide resources.gpusPerNode",
-    values=lambda spec: f"{spec.rollout.tensor_parallel_size}, {spec.resources.gpus_per_node}",
-    remedy="set rollout.tensorParallelSize: 1, or to another divisor",
-    if_specified=("rollout.tensorParallelSize", "resources.gpusPerNode"),
-    cel=f"{ON_CPU} || {DISAGGREGATED} || "
-    "self.resources.gpusPerNode % self.rollout.tensorParallelSize == 0",
+    reason=Reason.TENSOR_PARALLEL_UNSUPPORTED,
+    message="tensorParallelSize is not 1, but a colocated engine shares one GPU with a trainer rank",
+    values=lambda spec: spec.rollout.tensor_parallel_size,
+    remedy="set rollout.tensorParallelSize: 1, or resources.placement: Disaggregated",
+    if_specified=("rollout.tensorParallelSize",),
+    cel=f"{ON_CPU} || {DISAGGREGATED} || self.rollout.tensorParallelSize == 1",
 )
-def tensor_parallel_divides_gpus(spec: JobSpec) -> bool:
-    """Require a colocated engine's GPUs to be in one pod."""
+def colocated_engine_has_one_gpu(spec: JobSpec) -> bool:
+    """Reject colocated tensor parallelism: Ray gives an actor with a share of a GPU only one."""
     is_colocated = _is_on_gpus(spec.resources, Placement.COLOCATED)
-    return not is_colocated or spec.resources.gpus_per_node % spec.rollout.tensor_parallel_size == 0
+    return not is_colocated or spec.rollout.tensor_parallel_size == 1
 
 
 @spec_rule(
@@ -115,7 +114,7 @@ def tensor_parallel_divides_rollout_gpus(spec: JobSpec) -> bool:
 @spec_rule(
     "spec",
     field="rollout.tensorParallelSize",
-    reason=Reason.TENSOR_PARALLEL_NOT_DIVISOR,
+    reason=Reason.TENSOR_PARALLEL_UNSUPPORTED,
     message="tensorParallelSize is not 1, but resources.device is CPU",
     values=lambda spec: spec.rollout.tensor_parallel_size,
     remedy="set rollout.tensorParallelSize: 1",

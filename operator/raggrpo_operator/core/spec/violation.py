@@ -59,6 +59,7 @@ class Reason(StrEnum):
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
     KV_CACHE_IS_SHORT = "KvCacheIsShort"
     TENSOR_PARALLEL_NOT_DIVISOR = "TensorParallelNotDivisor"
+    TENSOR_PARALLEL_UNSUPPORTED = "TensorParallelUnsupported"
     HEADS_NOT_DIVISIBLE = "HeadsNotDivisible"
     EAGER_IS_SLOW = "EagerIsSlow"
     NO_GPUS = "NoGpus"

@@ -53,12 +53,7 @@ def test_verl_defaults_are_written_to_imported_job() -> None:
             "lossAggregation": "TokenMean",
             "normalizeByStd": True,
         },
-        "rollout": {
-            "n": 4,
-            "temperature": 1.0,
-            "gpuMemoryUtilization": 0.5,
-            "tensorParallelSize": 2,
-        },
+        "rollout": {"n": 4, "temperature": 1.0, "gpuMemoryUtilization": 0.5},
         "training": {
             "epochs": 30,
             "miniBatchPrompts": 256,

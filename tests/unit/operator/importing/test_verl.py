@@ -46,6 +46,17 @@ def make_valid_job(imported: Imported) -> RagGrpoJob:
     return job
 
 
+@pytest.mark.parametrize(("gpus", "changed"), [(1, 0), (2, 1), (8, 1)])
+def test_tensor_parallel_engine_is_changed_to_one_gpu(gpus: int, changed: int) -> None:
+    imported = import_verl(
+        SMALLEST | {"actor_rollout_ref.rollout.tensor_model_parallel_size": gpus}
+    )
+    assert make_valid_job(imported).spec.rollout.tensor_parallel_size == 1
+    reported = [line for line in imported.wrong if "tensor_model_parallel_size" in line]
+    assert len(reported) == changed
+    assert all(f"{gpus} is not supported" in line for line in reported)
+
+
 @pytest.mark.row("D5")
 def test_published_gsm8k_script_is_imported_as_equivalent_job() -> None:
     imported = import_verl(read_script(GSM8K).overrides)

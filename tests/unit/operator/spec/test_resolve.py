@@ -308,8 +308,7 @@ def test_trainer_config_round_trips_through_json(path: Any) -> None:
         ({"device": "CPU", "nodes": 2, "ranks": 2}, {}, 4, 1, 0.0, 0.0),
         ({"device": "CPU", "placement": "Disaggregated", "rolloutEngines": 3}, {}, 1, 3, 0.0, 0.0),
         ({"gpusPerNode": 8}, {}, 8, 8, 0.6, 0.4),
-        ({"gpusPerNode": 2}, {"tensorParallelSize": 4}, 2, 1, 0.6, 1.6),
-        ({"gpusPerNode": 8, "nodes": 2}, {"tensorParallelSize": 4}, 16, 4, 0.6, 1.6),
+        ({"gpusPerNode": 8, "nodes": 2}, {}, 16, 16, 0.6, 0.4),
         (
             {"gpusPerNode": 8, "placement": "Disaggregated", "rolloutGpus": 4},
             {"tensorParallelSize": 2},
