@@ -1,6 +1,7 @@
 """Kill each process of a real local run at each kind of moment and compare the results.
 
     PYTHONPATH=tests python tests/local/drills/drill.py [--table PAGE] [--only driver/step]
+        [--set training.lora.rank=8]
 
 Each run trains 12 steps of a tiny model with real Ray, vLLM, FSDP2 and BM25 retrieval, 1 rank,
 FP32. It must reach its last step with bitwise the same parameters as an uninterrupted run.
@@ -255,9 +256,9 @@ def true_condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((c for c in conditions if c["status"] == "True"), {})
 
 
-def run_drill(run: Run, victim: str, moment: str) -> Outcome:
+def run_drill(run: Run, victim: str, moment: str, *changes: str) -> Outcome:
     """Train with one process killed at one moment; start a second run for `run` and `ctrl-c`."""
-    process = run.start(PAUSE_FAULTS[moment])
+    process = run.start(PAUSE_FAULTS[moment], *changes)
     match moment:
         case "step":
             run.wait_for(lambda s: s.get("progress", {}).get("step", 0) >= 4, "step 4")
@@ -270,7 +271,7 @@ def run_drill(run: Run, victim: str, moment: str) -> Outcome:
         case "run" | "ctrl-c":
             process.send_signal(signal.SIGKILL if victim == "run" else signal.SIGINT)
             process.wait(60)
-            process = run.start()
+            process = run.start("", *changes)
         case _:
             run.victim(victim).kill()
     return run.finish(process)
@@ -307,23 +308,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, help="file that receives the table")
     parser.add_argument("--only", default="", help="VICTIM or VICTIM/MOMENT instead of all")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
+                        dest="changes", help="as of raggrpo run")  # fmt: skip
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="raggrpo-drill-"))
     try:
-        return _drill(folder, arguments.only, arguments.table)
+        return _drill(folder, arguments.only, arguments.table, arguments.changes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _drill(folder: Path, only: str, target: Path | None) -> int:
+def _drill(folder: Path, only: str, target: Path | None, changes: Sequence[str]) -> int:
     plain = Run(folder / "undisturbed")
-    undisturbed = plain.finish(plain.start())
+    undisturbed = plain.finish(plain.start("", *changes))
     rows = []
     for victim in VICTIMS:
         for moment in MOMENTS:
             if not f"{victim}/{moment}".startswith(only):
                 continue
-            outcome = run_drill(Run(folder / f"{victim}-{moment}"), victim, moment)
+            outcome = run_drill(Run(folder / f"{victim}-{moment}"), victim, moment, *changes)
             rows.append((victim, moment, outcome))
             print(table(rows[-1:], undisturbed).splitlines()[-1], flush=True)
     text = table(rows, undisturbed)

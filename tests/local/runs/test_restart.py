@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from local.drills.drill import SAVE_EVERY, STEPS, Outcome, Run
+from local.drills.drill import MOMENTS, SAVE_EVERY, STEPS, VICTIMS, Outcome, Run, run_drill
 from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.progress.driver_process import POD_TERMINATING
+
+LORA = "training.lora.rank=8"
 
 
 def best(outcome: Outcome) -> tuple[int, str]:
@@ -100,22 +102,48 @@ def test_weights_are_identical_after_kills_and_truncated_checkpoint(
     assert outcome.left_over == []
 
 
+@pytest.fixture(scope="module")
+def undisturbed_adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, bytes]:
+    run = Run(tmp_path_factory.mktemp("adapters") / "run")
+    return run.finish(run.start("", LORA)), adapter_of(run)
+
+
+def adapter_of(run: Run) -> bytes:
+    folder = run.dir.parent / "checkpoints" / "export" / "adapter"
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
 @pytest.mark.row("F1")
 @pytest.mark.timeout(900)
-def test_adapters_are_identical_after_rank_and_driver_losses(tmp_path: Path) -> None:
-    lora = "training.lora.rank=8"
-    reference = Run(tmp_path / "reference")
-    undisturbed = reference.finish(reference.start("", lora))
+def test_adapters_are_identical_after_rank_and_driver_losses(
+    undisturbed_adapters: tuple[Outcome, bytes], tmp_path: Path
+) -> None:
+    undisturbed, adapter = undisturbed_adapters
     run = Run(tmp_path / "run")
     faults = "kill-rank@save=6:complete,exit0@step=8@attempt=2"
-    outcome = run.finish(run.start(faults, lora))
+    outcome = run.finish(run.start(faults, LORA))
 
     assert undisturbed.causes == []
     assert outcome.causes == ["TrainerRankLost", "FalseSuccess"]
     assert outcome.weights == undisturbed.weights
-    adapter = Path("checkpoints", "export", "adapter", "adapter_model.safetensors")
-    adapters = [(tmp_path / each / adapter).read_bytes() for each in ("run", "reference")]
-    assert adapters[0] == adapters[1]
+    assert adapter_of(run) == adapter
+
+
+@pytest.mark.row("F1")
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_adapters_are_identical_after_each_kill(
+    undisturbed_adapters: tuple[Outcome, bytes], tmp_path: Path, victim: str, moment: str
+) -> None:
+    undisturbed, adapter = undisturbed_adapters
+    run = Run(tmp_path / "run")
+    outcome = run_drill(run, victim, moment, LORA)
+
+    assert outcome.weights == undisturbed.weights
+    assert adapter_of(run) == adapter
+    assert outcome.left_over == []
 
 
 @pytest.mark.row("A28")

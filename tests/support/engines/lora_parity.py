@@ -9,6 +9,7 @@ parameters; with `adapter`, the engine computes with the exported adapter instea
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,17 @@ def sync(engine: Any, policy: Policy, folder: Path) -> None:
     save_file(dict(policy.export_weights()), folder / "sent.safetensors")
     engine.collective_rpc("load_weights_file", args=(str(folder / "sent.safetensors"),))
     engine.reset_prefix_cache()
+
+
+def measure(folder: Path, precision: str, mode: str) -> list[dict[str, float]]:
+    """Run this module; return its results before training and after each sync."""
+    command = [sys.executable, "-m", __name__, str(folder), precision, mode]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.run(
+        command, capture_output=True, text=True, env=env, timeout=500, check=False
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    return [json.loads(line) for line in child.stdout.splitlines()[-(SYNCS + 1) :]]
 
 
 def main(folder: Path, precision: str, mode: str) -> None:

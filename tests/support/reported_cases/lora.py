@@ -1,13 +1,10 @@
 """Reported cases about adapters."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from raggrpo_api.trainer.preflight import CheckId, CheckState
 from support.builders.trainer.preflight import make_fit_config
+from support.engines.lora_parity import measure
 from support.reported_cases.case import case
 from support.reported_cases.checks import expect, preflight
 
@@ -19,11 +16,7 @@ MIN_CHANGE = 1e-2
 @case("L1", fault="Engines keep the initial weights")
 def engine_follows_each_update(folder: Path) -> None:
     """The engine's logprobs change with each sync and equal the policy's."""
-    command = [sys.executable, "-m", "support.engines.lora_parity", str(folder), "FP32", "merged"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.run(command, capture_output=True, text=True, env=env, timeout=500)
-    assert child.returncode == 0, child.stderr[-2000:]
-    before, *syncs = map(json.loads, child.stdout.splitlines()[-4:])
+    before, *syncs = measure(folder, "FP32", "merged")
     assert before["mean"] <= MAX_NATS
     assert all(each["mean"] <= MAX_NATS for each in syncs), syncs
     assert all(each["change"] >= MIN_CHANGE for each in syncs), syncs

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -27,7 +28,7 @@ from support.fakes.fake_resuming_ranks import FakeResumingRanks
 from support.reported_cases.case import case
 
 
-def _make_job(folder: Path) -> TrainerConfig:
+def _make_job(folder: Path, changes: Mapping[str, Any] = MappingProxyType({})) -> TrainerConfig:
     """Return the configuration of a job with a managed retriever and a Python reward."""
     (folder / "code").mkdir(parents=True, exist_ok=True)
     if not (folder / "corpus.jsonl").exists():
@@ -42,6 +43,7 @@ def _make_job(folder: Path) -> TrainerConfig:
             ],
             "reward.functions": [{"name": "Python", "python": "rewards:reward"}],
             "reward.codeFrom": {"path": str(folder / "code")},
+            **changes,
         },
     )
 
@@ -95,6 +97,15 @@ def _change_weight(folder: Path) -> None:
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
+def _replace_revision(folder: Path) -> None:
+    """Replace the model by one of equal shapes whose files have other names."""
+    model = folder / "model"
+    _change_weight(folder)
+    (model / "a.safetensors").rename(model / "model.safetensors")
+    for index in model.glob("*.index.json"):
+        index.write_text(index.read_text().replace("a.safetensors", "model.safetensors"))
+
+
 def _add_token(folder: Path) -> None:
     path = folder / "model" / "tokenizer.json"
     values = json.loads(path.read_text())
@@ -112,11 +123,21 @@ CHANGED = [
 ]
 
 
-@case("M7", fault="Other content at the same path is trained on silently", inputs=CHANGED)
-def changed_content_is_rejected(folder: Path, given: tuple[Callable[[Path], None], str]) -> None:
+WITH_ADAPTERS = {"training.lora": {"rank": 4}}
+JOBS = [
+    *((change, name, {}) for change, name in CHANGED),
+    (_change_weight, "model weights", WITH_ADAPTERS),
+    (_replace_revision, "model weights", WITH_ADAPTERS),
+]
+
+
+@case("M7", fault="Other content at the same path is trained on silently", inputs=JOBS)
+def changed_content_is_rejected(
+    folder: Path, given: tuple[Callable[[Path], None], str, dict[str, Any]]
+) -> None:
     """The message names the input that differs, and only that."""
-    change, name = given
-    config = _make_job(folder)
+    change, name, changes = given
+    config = _make_job(folder, changes)
     _save_steps(config, 2)
     change(folder)
     with pytest.raises(TrainerError) as rejected:

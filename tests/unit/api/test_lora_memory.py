@@ -14,6 +14,7 @@ from raggrpo_api.memory.parameters import (
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.preflight import Facts
+from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_trainer.preflight.weights import adapted_layers, count_parameters, expected_tensors
 from support.builders.operator.jobs import make_job
@@ -75,6 +76,39 @@ def test_memory_of_published_models_matches_worked_table(
     config: dict[str, Any], rank: int, precision: str, expected: dict[str, float]
 ) -> None:
     assert table_row(config, rank, precision) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.row("F1")
+@pytest.mark.parametrize(
+    ("config", "lora", "precision", "state"),
+    [
+        (QWEN_7B, None, "BF16", 122),
+        (QWEN_7B, {"rank": 32}, "FP32", 32),
+        (QWEN_7B, {"rank": 32}, "BF16", 17),
+        (LLAMA_70B, None, "BF16", 1130),
+        (LLAMA_70B, {"rank": 32}, "FP32", 289),
+        (LLAMA_70B, {"rank": 32}, "BF16", 148),
+    ],
+)
+def test_terms_in_plan_are_memory_of_worked_table(
+    config: dict[str, Any], lora: dict[str, Any] | None, precision: str, state: float
+) -> None:
+    spec = make_spec(**{"training.lora": lora, "training.precision": precision})
+    terms = size(spec, facts_of(config, LoraSpec())).terms
+    names = ("frozenWeights", "weights", "gradients", "optimizer")
+    held = sum(each.bytes for each in terms if each.resource == "gpu" and each.name in names)
+    assert held / GB == pytest.approx(state, rel=0.15)
+
+
+@pytest.mark.row("F1")
+def test_checkpoint_of_rank_32_is_at_most_five_percent() -> None:
+    for config in (QWEN_7B, LLAMA_70B):
+        facts = facts_of(config, LoraSpec())
+        full, adapters = (
+            checkpoint_bytes(make_spec(**{"training.lora": lora}).training, facts)
+            for lora in (None, {"rank": 32})
+        )
+        assert adapters <= 0.05 * full
 
 
 def test_adapters_need_no_reference_model() -> None:

@@ -80,7 +80,7 @@ def rollout_engines_match_placement(inputs: RuleInput) -> Iterator[Violation]:
     "spec",
     field="rollout.tensorParallelSize",
     reason=Reason.TENSOR_PARALLEL_UNSUPPORTED,
-    message="tensorParallelSize is not 1, but a colocated engine shares one GPU with a trainer rank",
+    message="tensorParallelSize is not 1, but a colocated engine shares one GPU with a rank",
     values=lambda spec: spec.rollout.tensor_parallel_size,
     remedy="set rollout.tensorParallelSize: 1, or resources.placement: Disaggregated",
     if_specified=("rollout.tensorParallelSize",),

@@ -28,6 +28,7 @@ from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.rendezvous import Rendezvous, file_rendezvous
 from raggrpo_trainer.policy.policy import Policy
 from raggrpo_trainer.policy.process_group import init_process_group
+from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 
 T = TypeVar("T")
 VOCABULARY = 97
@@ -245,6 +246,15 @@ def train_save_train(
     for step in (1, 2):
         policy.step(uneven_groups(), step=step)
     save(policy.state_dict(), checkpoint_id=folder)
+    metrics = policy.step(uneven_groups(), step=3)
+    return [(metrics.loss, metrics.grad_norm)], parameters(policy)
+
+
+def load_train(
+    rank: int, world_size: int, model: str, folder: str, changes: dict[str, Any]
+) -> tuple[list[tuple[float, float]], dict[str, torch.Tensor]]:
+    policy = make_policy(Path(model), rank=rank, world_size=world_size, **changes)
+    load_checkpoint(policy, folder)
     metrics = policy.step(uneven_groups(), step=3)
     return [(metrics.loss, metrics.grad_norm)], parameters(policy)
 
