@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--progress", type=Path, help="file to write StagingProgress to")
     parser.add_argument("--result", type=Path, help="file to write StagingResult to")
     options = parser.parse_args(arguments)
+    for file in (options.progress, options.result):
+        if file is not None and not file.parent.is_dir():
+            parser.error(f"{file.parent} is not a folder; create it")
     try:
         request = StagingRequest.model_validate_json(_request_text(options.request))
     except OSError as error:
@@ -52,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _served(progress), progress.written():
         result = stage_all(request, progress)
     if options.result is not None:  # not replaced: Kubernetes reads the file that it mounts
-        options.result.write_text(result.model_dump_json(by_alias=True))
+        try:
+            options.result.write_text(result.model_dump_json(by_alias=True))
+        except OSError as error:
+            parser.error(f"{options.result} cannot be written: {error.strerror}")
     for each in result.staged:
         print(f"{each.field}: {each.path} (revision {each.revision})", flush=True)
     for failure in result.failures:

@@ -42,20 +42,19 @@ class BucketRemote(Remote):
             entry = self._files.info(root)
             is_file = entry["type"] == "file"
             listed = {root: entry} if is_file else self._files.find(root, detail=True)
-        objects = {
-            name.removeprefix(f"{root}/"): each
-            for name, each in listed.items()
-            if each["type"] == "file" and not name.endswith("/")
-        }
-        if is_file:
-            name = single_file(self._source.key.rpartition("/")[2], self._role, self._source)
-            objects, chosen = {name: entry}, [name]
-        else:
-            chosen = role_files(list(objects), self._role, self._source)
-        with translated(self._source):
+            objects = {
+                name.removeprefix(f"{root}/"): each
+                for name, each in listed.items()
+                if each["type"] == "file" and not name.endswith("/")
+            }
+            if is_file:
+                name = single_file(self._source.key.rpartition("/")[2], self._role, self._source)
+                objects, chosen = {name: entry}, [name]
+            else:
+                chosen = role_files(list(objects), self._role, self._source)
             files = tuple(self._remote_file(each, objects[each]) for each in chosen)
-        lines = "".join(f"{each.path} {_version(objects[each.path])}\n" for each in files)
-        revision = _version(entry) if is_file else hashlib.sha256(lines.encode()).hexdigest()
+            lines = "".join(f"{each.path} {_version(objects[each.path])}\n" for each in files)
+            revision = _version(entry) if is_file else hashlib.sha256(lines.encode()).hexdigest()
         return Snapshot(revision, files, is_file, is_immutable=False)
 
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from raggrpo_api.file_names import path_below
 from raggrpo_api.foreign_files import open_regular
-from raggrpo_api.trainer.staging import StagingReason
+from raggrpo_api.trainer.staging import GB, StagingReason
 
 from .draft import Draft, OpenDraft, Part
-from .failures import RangeIgnored, StagingFailed, translate_disk_errors
+from .failures import RangeIgnored, StagingFailed, own_path, translate_disk_errors
 from .progress import ProgressCounter
 from .remote import Checksum, Remote, RemoteFile
 from .retries import with_retries
@@ -60,17 +59,12 @@ class Downloader:
         return dict(zip((each.path for each in files), digests, strict=True))
 
     def _file(self, file: RemoteFile, folder: Path, work: Path, pool: ThreadPoolExecutor) -> str:
-        target = path_below(folder, file.path)
+        target = own_path(folder, file.path)
         draft = draft_of(file, work)
-        if target.exists():
-            with translate_disk_errors(target):
-                return file_digest(target)
-        try:
-            self._parts(file, draft, draft.missing(), pool)
-        except RangeIgnored:
-            draft.discard()
-            self._parts(file, draft, [Part(0, 0, None)], pool)
         with translate_disk_errors(folder):
+            if target.exists():
+                return file_digest(target)
+            self._receive_all(file, draft, pool)
             digest = file_digest(draft.path)
             if not is_correct(draft.path, file.checksum, digest):
                 draft.discard()
@@ -82,6 +76,17 @@ class Downloader:
                 )
             draft.complete(target)
         return digest
+
+    def _receive_all(self, file: RemoteFile, draft: Draft, pool: ThreadPoolExecutor) -> None:
+        try:
+            self._parts(file, draft, draft.missing(), pool)
+        except RangeIgnored:
+            draft.discard()
+            self._parts(file, draft, [Part(0, 0, None)], pool)
+        except StagingFailed:
+            if file.size is None:  # it cannot be resumed
+                draft.discard()
+            raise
 
     def _parts(
         self, file: RemoteFile, draft: Draft, parts: Sequence[Part], pool: ThreadPoolExecutor
@@ -99,14 +104,12 @@ class Downloader:
         """Write the rest of a part. Raises StagingFailed, also if the server sends too little."""
         if part.stop is None:
             part.start = 0
+        limit = opened.space() if file.size is None else file.size
         for chunk in self._chunks(file, part):
             if part.stop is not None and part.start + len(chunk) > part.stop:
                 raise RangeIgnored
-            if file.size is not None and part.start + len(chunk) > file.size:
-                raise StagingFailed(
-                    StagingReason.UNREACHABLE,
-                    f"{file.location} has more than its {file.size:,} bytes; start again",
-                )
+            if part.start + len(chunk) > limit:
+                raise _too_large(file, limit, opened)
             opened.write(chunk, part.start)
             part.start += len(chunk)
             self.progress.add(len(chunk))
@@ -141,6 +144,19 @@ class Downloader:
         failures += [failure for each in ended if (failure := each.exception()) is not None]
         # The failure that stopped the others may have been recorded after theirs.
         raise next((each for each in failures if not isinstance(each, Stopped)), failures[0])
+
+
+def _too_large(file: RemoteFile, limit: int, opened: OpenDraft) -> StagingFailed:
+    if file.size is not None:
+        return StagingFailed(
+            StagingReason.UNREACHABLE,
+            f"{file.location} has more than its {limit:,} bytes; start again",
+        )
+    return StagingFailed(
+        StagingReason.DISK_FULL,
+        f"{file.location}, whose size the server does not report, has more than {limit / GB:.2f} "
+        f"GB, and {opened.folder} has not enough free space; request more storage",
+    )
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:

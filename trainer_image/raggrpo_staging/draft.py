@@ -5,15 +5,21 @@ kill or the loss of its host.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raggrpo_api.foreign_files import read_limited
+from raggrpo_api.limits import MAX_INDEX_BYTES
+
 from .failures import translate_disk_errors
 
 PART_BYTES = 32 * 2**20
 """Bytes per request. A kill loses at most one part per thread."""
+MAX_SPACE_SHARE = 0.9
+"""Share of the free space that a file of unknown size may have; other jobs may use the volume."""
 _DONE = b"1"
 
 
@@ -44,7 +50,7 @@ class Draft:
         """Return the parts that are not on disk."""
         if self.size is None:
             return [Part(0, 0, None)]
-        marks = self.journal.read_bytes() if self.journal.exists() and self.path.exists() else b""
+        marks = self._marks()
         ranges = range(0, self.size, PART_BYTES)
         parts = [
             Part(number, start, min(start + PART_BYTES, self.size))
@@ -54,10 +60,14 @@ class Draft:
 
     def bytes_on_disk(self) -> int:
         """Return the bytes of the parts that are on disk."""
-        if not self.journal.exists():
-            return 0
-        missing = sum((part.stop or 0) - part.start for part in self.missing())
-        return (self.size or 0) - missing
+        size = self.size or 0
+        done = (number for number, mark in enumerate(self._marks()) if mark == _DONE[0])
+        return sum(max(0, min(PART_BYTES, size - number * PART_BYTES)) for number in done)
+
+    def _marks(self) -> bytes:
+        if self.journal.exists() and self.path.exists():
+            return read_limited(self.journal, MAX_INDEX_BYTES)
+        return b""
 
     @contextmanager
     def opened(self) -> Iterator["OpenDraft"]:
@@ -91,6 +101,12 @@ class OpenDraft:
     folder: Path
     descriptor: int
     journal: int
+
+    def space(self) -> int:
+        """Return the bytes that a file of unknown size may have."""
+        with translate_disk_errors(self.folder):
+            own = os.fstat(self.descriptor).st_blocks * 512
+            return int(MAX_SPACE_SHARE * (shutil.disk_usage(self.folder).free + own))
 
     def write(self, chunk: bytes, offset: int) -> None:
         """Write bytes. Raises StagingFailed if the disk is full."""

@@ -1,10 +1,21 @@
 """`StagingFailed`: why files cannot be downloaded or uploaded."""
 
 import errno
+import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from pydantic import ValidationError
+
+from raggrpo_api.fields.text import one_line
+from raggrpo_api.file_names import path_below
+from raggrpo_api.secrets.detection import HIDDEN
+from raggrpo_api.secrets.names import is_secret_name
+from raggrpo_api.secrets.redaction import display_url
+from raggrpo_api.secrets.values import has_known_secret
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingReason
 
 EXIT_FAILED = 3
@@ -20,6 +31,19 @@ TOKEN_REMEDY = {
     "oci": "pass the folder of a Docker config.json in DOCKER_CONFIG",
 }
 """How to pass credentials, by scheme."""
+UNEXPECTED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Errors of a library that parses values of another type or range."""
+MIN_SECRET = 8
+"""Characters of a credential that is hidden; a shorter one may be part of a word."""
+_QUERY = re.compile(r"[?][^\s()]*=[^\s()]*")
+"""Query of a URL, which may be signed."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -45,8 +69,30 @@ class RangeIgnored(Exception):
 
 
 def detail(error: BaseException) -> str:
-    """Return the error of a library as one line for a message."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_DETAIL]
+    """Return the error of a library as one line for a message, without credentials."""
+    text = one_line(_text(error), 4 * MAX_DETAIL)
+    for name, value in os.environ.items():
+        if is_secret_name(name) and len(value) >= MIN_SECRET:
+            text = text.replace(value, HIDDEN)
+    text = _QUERY.sub("", display_url(text))
+    words = (HIDDEN if has_known_secret(each) else each for each in text.split())
+    return " ".join(words)[:MAX_DETAIL]
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
+
+
+def unexpected_failure(server: str, source: str, error: BaseException) -> StagingFailed:
+    """Return the failure of a server whose description of a source cannot be parsed."""
+    return StagingFailed(
+        StagingReason.UNSUITABLE_CONTENT,
+        f"{server} describes {source} in an unexpected format ({detail(error)}); check the address "
+        "of the server",
+    )
 
 
 def connection_failure(server: str, error: BaseException) -> StagingFailed:
@@ -74,6 +120,14 @@ def status_failure(server: str, status: int, wait: float | None) -> StagingFaile
     return StagingFailed(
         StagingReason.UNREACHABLE, f"{server} failed with HTTP {status}; start again later", wait
     )
+
+
+def own_path(folder: Path, name: str) -> Path:
+    """Return the path of a file in a shared folder. Raises StagingFailed if it leads out of it."""
+    try:
+        return path_below(folder, name)
+    except ValueError as error:
+        raise StagingFailed(StagingReason.FOLDER_NOT_WRITABLE, f"{error}; remove it") from error
 
 
 @contextmanager

@@ -4,9 +4,11 @@ huggingface_hub reads HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE. It has 
 resumes after a kill, so ranges are requested through its client.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 
 import httpx2
 from huggingface_hub import HfApi, RepoFile, constants, get_token, hf_hub_url
@@ -25,12 +27,15 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from raggrpo_api.fields.source import MAIN, HubSource
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
+from .bodies import limited, require_plain
 from .failures import (
     TOKEN_REMEDY,
+    UNEXPECTED,
     StagingFailed,
     connection_failure,
     detail,
     status_failure,
+    unexpected_failure,
 )
 from .hub_client import use_limited_client
 from .ranges import range_headers, require_range
@@ -39,10 +44,13 @@ from .retries import retry_after
 from .selection import hub_files
 
 use_limited_client()
+_SHA1 = re.compile("[0-9a-f]{40}")
 CHUNK_BYTES = 2**20
 CARD = "README.md"
 MAX_CARD_BYTES = 2**20
 """A larger card is not read; file names then select the files of a split."""
+MAX_ENTRIES = 200_000
+"""Files of a repository."""
 
 
 class HubRemote(Remote):
@@ -56,22 +64,15 @@ class HubRemote(Remote):
     def snapshot(self, revision: str) -> Snapshot:
         """Return the files of the commit that the revision names now."""
         expected = revision or self._source.revision or MAIN
-        try:
-            with translated(self._source, expected):
-                info = self._api.repo_info(
-                    self._source.repository, repo_type=self._type, revision=expected
-                )
-            self._commit = info.sha or ""
-            listed = self._listed()
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StagingFailed(
-                StagingReason.UNSUITABLE_CONTENT,
-                f"{constants.ENDPOINT} describes {self._source} in an unexpected format "
-                f"({detail(error)}); correct HF_ENDPOINT",
-            ) from error
-        paths = [each.path for each in listed]
-        chosen = hub_files(paths, lambda: self._card(listed), self._role, self._source)
-        files = [_remote_file(each, chosen[each.path]) for each in listed if each.path in chosen]
+        with translated(self._source, expected):
+            info = self._api.repo_info(
+                self._source.repository, repo_type=self._type, revision=expected
+            )
+            self._commit = _commit(info.sha)
+            listed = {each.path: each for each in self._listed()}
+        with translated(self._source, self._commit):
+            chosen = hub_files(list(listed), lambda: self._card(listed), self._role, self._source)
+            files = [_remote_file(listed[each], target) for each, target in chosen.items()]
         return Snapshot(self._commit, tuple(files), is_file=list(chosen) == [self._source.path])
 
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
@@ -93,40 +94,41 @@ class HubRemote(Remote):
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
+            require_plain(response.headers, constants.ENDPOINT)
             require_range(response.status_code, start, stop)
             yield from response.iter_raw(CHUNK_BYTES)
 
     def _listed(self) -> list[RepoFile]:
         source = self._source
-        with translated(source, self._commit):
-            if source.path:
-                entries = self._api.get_paths_info(
-                    source.repository, source.path, revision=self._commit, repo_type=self._type
-                )
-                files = [each for each in entries if isinstance(each, RepoFile)]
-                if files or not entries:
-                    return files
-            tree = self._api.list_repo_tree(
-                source.repository,
-                source.path or None,
-                recursive=True,
-                revision=self._commit,
-                repo_type=self._type,
+        if source.path:
+            entries = self._api.get_paths_info(
+                source.repository, source.path, revision=self._commit, repo_type=self._type
             )
-            return [each for each in tree if isinstance(each, RepoFile)]
+            files = [each for each in entries if isinstance(each, RepoFile)]
+            if files or not entries:
+                return files
+        tree = self._api.list_repo_tree(
+            source.repository,
+            source.path or None,
+            recursive=True,
+            revision=self._commit,
+            repo_type=self._type,
+        )
+        files = [each for each in islice(tree, MAX_ENTRIES + 1) if isinstance(each, RepoFile)]
+        if len(files) > MAX_ENTRIES:
+            raise StagingFailed(
+                StagingReason.UNSUITABLE_CONTENT,
+                f"{source} has more than {MAX_ENTRIES:,} files; specify one of its folders",
+            )
+        return files
 
-    def _card(self, listed: list[RepoFile]) -> str:
-        cards = [
-            _remote_file(each, CARD)
-            for each in listed
-            if each.path == CARD and each.size <= MAX_CARD_BYTES
-        ]
-        content = b""
-        for chunk in (chunk for each in cards for chunk in self.chunks(each, 0, each.size)):
-            content += chunk
-            if len(content) > MAX_CARD_BYTES:  # a server may send more than it announces
-                return ""
-        return content.decode(errors="replace")
+    def _card(self, listed: Mapping[str, RepoFile]) -> str:
+        if CARD not in listed or listed[CARD].size > MAX_CARD_BYTES:
+            return ""
+        card = _remote_file(listed[CARD], CARD)
+        content = b"".join(limited(self.chunks(card, 0, card.size), constants.ENDPOINT))
+        # a server may send more than it announces
+        return content.decode(errors="replace") if len(content) <= MAX_CARD_BYTES else ""
 
     @cached_property
     def _api(self) -> HfApi:
@@ -138,11 +140,17 @@ def repository_type(source: HubSource) -> str:
     return "dataset" if source.is_dataset else "model"
 
 
+def _commit(sha: object) -> str:
+    if isinstance(sha, str) and _SHA1.fullmatch(sha):
+        return sha
+    raise ValueError(f"{str(sha)[:80]!r} is not a commit")
+
+
 def _remote_file(file: RepoFile, path: str) -> RemoteFile:
-    checksum = Checksum("git", file.blob_id)
+    checksum = Checksum(algorithm="git", digest=file.blob_id)
     if file.lfs is not None:
-        checksum = Checksum("sha256", file.lfs.sha256)
-    return RemoteFile(path, file.path, file.size, checksum)
+        checksum = Checksum(algorithm="sha256", digest=file.lfs.sha256)
+    return RemoteFile(path=path, location=file.path, size=file.size, checksum=checksum)
 
 
 @contextmanager
@@ -161,8 +169,10 @@ def translated(source: HubSource, revision: str) -> Iterator[None]:
         raise connection_failure(constants.ENDPOINT, error) from error
     except HfHubHTTPError as error:
         raise _response_failure(source, revision, error) from error
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise connection_failure(constants.ENDPOINT, error) from error
+    except UNEXPECTED as error:
+        raise unexpected_failure(constants.ENDPOINT, str(source), error) from error
 
 
 def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -> StagingFailed:

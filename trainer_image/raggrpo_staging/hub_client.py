@@ -1,28 +1,94 @@
 """The HTTP client of huggingface_hub, with limits that its default client does not have."""
 
+from collections.abc import Iterator
+
 import httpx2
 from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 
-TIMEOUT_SECONDS = 60.0
+from raggrpo_api.trainer.staging import StagingReason
+
+from .bodies import limited, require_plain
+from .failures import StagingFailed
+
+TIMEOUT_SECONDS = 30.0
 """To connect, and between received bytes."""
+MAX_PAGES = 250
+"""Pages of a listing."""
+_API = "raggrpo.api"
+"""Extension of requests to the API of the hub, which redirects retain."""
 
 
 def use_limited_client() -> None:
-    """Make huggingface_hub send its token to the hub only, and not wait forever."""
+    """Make huggingface_hub send its token to the hub only, and limit responses."""
     set_client_factory(_limited_client)
 
 
 def _limited_client() -> httpx2.Client:
     client = default_client_factory()
-    client.timeout = httpx2.Timeout(TIMEOUT_SECONDS)
+    client.headers["Accept-Encoding"] = "identity"
     hooks = client.event_hooks
-    client.event_hooks = {**hooks, "request": [*hooks["request"], _keep_token_from_others]}
+    client.event_hooks = {
+        "request": [*hooks["request"], _prepare],
+        "response": [*hooks["response"], _limit_body, _PageLimit().check],
+    }
     return client
 
 
-def _keep_token_from_others(request: httpx2.Request) -> None:
-    """Remove the token from a request to another server, such as one that a page links to."""
+def _prepare(request: httpx2.Request) -> None:
+    """Set a timeout, which huggingface_hub disables, and remove the token for other servers."""
+    timeout = {**httpx2.Timeout(TIMEOUT_SECONDS).as_dict()}
+    specified = request.extensions.get("timeout", {})
+    timeout |= {name: value for name, value in specified.items() if value is not None}
+    is_api = request.extensions.get(_API) or str(request.url).startswith(_api())
+    request.extensions = {**request.extensions, "timeout": timeout, _API: is_api}
     hub = httpx2.URL(constants.ENDPOINT)
     if (request.url.scheme, request.url.netloc) != (hub.scheme, hub.netloc):
         request.headers.pop("Authorization", None)
+
+
+def _limit_body(response: httpx2.Response) -> None:
+    """Limit a body, unless it is the content of a file."""
+    request = response.request
+    if request.extensions[_API] or request.method != "GET" or not response.is_success:
+        require_plain(response.headers, constants.ENDPOINT)
+        response.stream = _LimitedStream(response.stream)
+
+
+class _LimitedStream(httpx2.SyncByteStream):
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        return limited(self._stream, constants.ENDPOINT)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _PageLimit:
+    """Limits the pages of a listing, which a hub may continue without end or on another server."""
+
+    def __init__(self) -> None:
+        self._pages = 0
+
+    def check(self, response: httpx2.Response) -> None:
+        """Raise StagingFailed if the listing must not be continued."""
+        if not (response.request.extensions[_API] and response.is_success):
+            return
+        following = response.links.get("next", {}).get("url", "")
+        self._pages = self._pages + 1 if following else 0
+        if following and not following.startswith(_api()):
+            problem = f"continues a listing outside of {_api()}"
+        elif self._pages > MAX_PAGES:
+            problem = f"sent a listing of more than {MAX_PAGES:,} pages"
+        else:
+            return
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{constants.ENDPOINT} {problem}; correct HF_ENDPOINT or the mirror",
+        )
+
+
+def _api() -> str:
+    return f"{constants.ENDPOINT}/api/"

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raggrpo_api.fields.text import one_line
@@ -88,4 +88,5 @@ class ProgressCounter:
 
     def _write(self) -> None:
         if self._file is not None:
-            write_json(self._file, self.value.model_dump_json(by_alias=True))
+            with suppress(OSError):  # a full disk must not stop the download
+                write_json(self._file, self.value.model_dump_json(by_alias=True))

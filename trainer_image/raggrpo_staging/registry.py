@@ -1,24 +1,26 @@
 """Model files in images and artifacts of an OCI registry."""
 
 import hashlib
+import lzma
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 from oras import defaults
 
 from raggrpo_api.fields.source import ImageSource
-from raggrpo_api.file_names import path_below
 from raggrpo_api.foreign_files import parse_json
+from raggrpo_api.limits import MAX_EXPANSION, MIN_EXPANDED_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .download import file_digest
-from .failures import StagingFailed, detail
+from .failures import UNEXPECTED, StagingFailed, detail, own_path
 from .ranges import range_headers
 from .registry_client import RegistryClient
 from .remote import Checksum, Remote, RemoteFile, Snapshot
@@ -27,7 +29,17 @@ from .web import ranged_chunks, translated
 
 MODELS = "models/"
 """Folder of the model in an image."""
-MAX_MANIFEST_BYTES = 4 * 2**20
+MAX_MEMBERS = 200_000
+"""Files and folders in a layer."""
+MAX_MEMBER_HEADER = 2**20
+"""Bytes of a long name or of other attributes of a file in a layer."""
+_DESCRIPTIONS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _REMOVED = ".wh."
 _ALL_REMOVED = ".wh..wh..opq"
 
@@ -42,7 +54,7 @@ class ImageRemote(Remote):
         """Return the layers of the image, of several platforms that for Linux on x86-64."""
         try:
             return self._snapshot(revision)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except UNEXPECTED as error:
             raise self._unsuitable(f"its manifest is invalid ({detail(error)})") from error
 
     def _snapshot(self, revision: str) -> Snapshot:
@@ -61,7 +73,7 @@ class ImageRemote(Remote):
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
         """Yield a range of a layer."""
         path = self._client.container.get_blob_url(file.location)
-        with self._get(path, range_headers(start, stop)) as response:
+        with self._get(path, range_headers(start, stop), stream=True) as response:
             yield from ranged_chunks(response, start, stop)
 
     def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
@@ -75,12 +87,20 @@ class ImageRemote(Remote):
         return {each: file_digest(folder / each) for each in chosen}
 
     def _extract(self, layer: Path, folder: Path) -> None:
+        limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * layer.stat().st_size)
+        extracted = 0
         try:
-            with tarfile.open(layer) as archive:
-                for member in archive:
+            with tarfile.open(layer, tarinfo=_Member) as archive:
+                for number, member in enumerate(archive):
+                    extracted += member.size
+                    if number >= MAX_MEMBERS or max(extracted, archive.offset) > limit:
+                        raise self._unsuitable(
+                            f"a layer has more than {MAX_MEMBERS:,} files or {limit:,} bytes"
+                        )
                     self._extract_member(archive, member, folder)
-        except tarfile.TarError as error:
-            raise self._unsuitable(f"a layer is not a tar or tar.gz archive ({error})") from error
+        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, *UNEXPECTED) as error:
+            problem = f"a layer is not a tar or tar.gz archive ({detail(error)})"
+            raise self._unsuitable(problem) from error
 
     def _extract_member(
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
@@ -90,7 +110,7 @@ class ImageRemote(Remote):
             return
         path = path.removeprefix(MODELS)
         require_plain(path, self._source)
-        target = path_below(folder, path)
+        target = own_path(folder, path)
         if target.name.startswith(_REMOVED):
             _remove(target, folder)
             return
@@ -105,8 +125,8 @@ class ImageRemote(Remote):
         """Return digest and content of a manifest; "" names that of the source."""
         path = self._client.container.manifest_url(digest or None)
         headers = {"Accept": ", ".join(defaults.default_manifest_accepted_media_types)}
-        with self._get(path, headers) as response:
-            content = response.raw.read(MAX_MANIFEST_BYTES, decode_content=True)
+        with self._get(path, headers, stream=False) as response:
+            content = response.content
         actual = f"sha256:{hashlib.sha256(content).hexdigest()}"
         expected = digest or self._source.digest
         if expected not in ("", actual):
@@ -121,12 +141,14 @@ class ImageRemote(Remote):
         return StagingFailed(StagingReason.UNSUITABLE_CONTENT, text)
 
     @contextmanager
-    def _get(self, path: str, headers: dict[str, str]) -> Iterator[requests.Response]:
+    def _get(
+        self, path: str, headers: dict[str, str], *, stream: bool
+    ) -> Iterator[requests.Response]:
         client = self._client
         with (
             translated(self._source.registry),
             client.do_request(
-                f"{client.prefix}://{path}", headers=headers, stream=True
+                f"{client.prefix}://{path}", headers=headers, stream=stream
             ) as response,
         ):
             yield response
@@ -134,6 +156,18 @@ class ImageRemote(Remote):
     @cached_property
     def _client(self) -> RegistryClient:
         return RegistryClient(self._source)
+
+
+class _Member(tarfile.TarInfo):
+    """Header of a file in a layer; tarfile reads those that describe the next one into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+        """Return a header. Raises TarError if it announces too long attributes."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.size > MAX_MEMBER_HEADER and header.type in _DESCRIPTIONS:
+            raise tarfile.ReadError("the attributes of a file are too long")
+        return header
 
 
 def _platform_digest(manifests: Sequence[Mapping[str, Any]]) -> str:
@@ -149,8 +183,10 @@ def _title(layer: Mapping[str, Any]) -> str:
 
 
 def _layer_file(path: str, layer: Mapping[str, Any]) -> RemoteFile:
-    digest = str(layer["digest"])
-    return RemoteFile(path, digest, int(layer["size"]), Checksum(*digest.split(":", 1)))
+    location = str(layer["digest"])
+    algorithm, _, digest = location.partition(":")
+    checksum = Checksum(algorithm=algorithm, digest=digest)
+    return RemoteFile(path=path, location=location, size=layer["size"], checksum=checksum)
 
 
 def _paths(folder: Path) -> list[str]:

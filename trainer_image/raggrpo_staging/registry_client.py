@@ -13,26 +13,18 @@ from typing import Any
 import requests
 from oras.container import Container
 from oras.provider import Registry
-from requests.adapters import HTTPAdapter
 
 from raggrpo_api.fields.source import LATEST, ImageSource
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import TOKEN_REMEDY, StagingFailed
-from .web import TIMEOUT_SECONDS, check_status, translated
+from .web import check_status, limit_bodies, translated
 
 UPLOAD_BYTES = 64 * 2**20
 """Bytes per request of an upload."""
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _send_request = inspect.unwrap(Registry.do_request)
 """Without the retries of ORAS, which ignore `Retry-After`."""
-
-
-class _Adapter(HTTPAdapter):  # type: ignore[misc]
-    """Connections with a timeout, which ORAS does not set."""
-
-    def send(self, *arguments: Any, **options: Any) -> requests.Response:
-        return super().send(*arguments, **(options | {"timeout": TIMEOUT_SECONDS}))
 
 
 class RegistryClient(Registry):  # type: ignore[misc]
@@ -43,13 +35,13 @@ class RegistryClient(Registry):  # type: ignore[misc]
         version = f"@{source.digest}" if source.digest else f":{source.tag or LATEST}"
         self.container = Container(f"{source.registry}/{source.name}{version}")
         scheme = "http" if _LOOPBACK.fullmatch(source.registry) else "https"
-        with translated(source.registry):
-            probe = requests.get(f"{scheme}://{source.registry}/v2/", timeout=TIMEOUT_SECONDS)
+        with translated(source.registry), requests.Session() as session:
+            limit_bodies(session)
+            probe = session.get(f"{scheme}://{source.registry}/v2/")
         challenge = probe.headers.get("Www-Authenticate", "") if probe.status_code == 401 else ""
         backend = "basic" if challenge.lower().startswith("basic") else "token"
         super().__init__(insecure=scheme == "http", auth_backend=backend)
-        for each in ("http://", "https://"):
-            self.session.mount(each, _Adapter())
+        limit_bodies(self.session)
         folder = os.environ.get("DOCKER_CONFIG")
         configs = [str(Path(folder) / "config.json")] if folder else []
         self.auth.load_configs(self.container, configs=configs)

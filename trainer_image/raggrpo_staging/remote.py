@@ -2,21 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from raggrpo_api.trainer.staging import Bytes
+
+_STRICT = ConfigDict(strict=True)
+"""Raises ValueError for a value of another type, which a server may send."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class Checksum:
     """Checksum of a file that the server reports or the user specifies."""
 
-    algorithm: str
-    """`sha256`, `md5` or `git` (SHA-1 of a git blob)."""
-    digest: str
+    algorithm: Literal["sha256", "sha512", "md5", "git"]
+    """`git`: SHA-1 of a git blob."""
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{32,128}$")]
     """In hexadecimal."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class RemoteFile:
     """A file of a source."""
 
@@ -24,12 +32,12 @@ class RemoteFile:
     """Path relative to the staged folder."""
     location: str
     """Path on the server."""
-    size: int | None
-    """Bytes; None: unknown, or the server does not support ranges."""
+    size: Bytes | None
+    """None: unknown, or the server does not support ranges."""
     checksum: Checksum | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class Snapshot:
     """All files of a source at one revision."""
 

@@ -21,6 +21,10 @@ _UNUSED_WEIGHTS = re.compile(r"consolidated[.\-].*safetensors")
 """Copies of the weights in the format of another library."""
 DATA_SUFFIXES = (".parquet", ".jsonl", ".json", ".ndjson")
 MAX_LISTED = 8
+MAX_HEADER = 2**18
+"""Characters of the YAML in a card; without it, file names select the files of a split."""
+MAX_COMPARISONS = 2_000_000
+"""Comparisons of files with patterns of a split."""
 
 
 def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[str]:
@@ -106,6 +110,12 @@ def data_files_of_split(paths: Sequence[str], card: str, source: HubSource) -> l
     """
     data = [each for each in paths if _is_data_file(each)]
     patterns = list(_card_patterns(card, source)) or _name_patterns(source)
+    if len(data) * len(patterns) > MAX_COMPARISONS:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source}: {len(patterns):,} patterns of README.md for {len(data):,} data files are "
+            f"too many; specify a file as hf://datasets/{source.repository}/FILE",
+        )
     chosen = [each for each in data if any(_matches(each, pattern) for pattern in patterns)]
     if not chosen:
         raise StagingFailed(
@@ -132,9 +142,12 @@ def _header(card: str) -> Any:
     first, *lines = card.splitlines() or [""]
     if first.rstrip() != "---" or "---" not in (stripped := [each.rstrip() for each in lines]):
         return None
+    header = "\n".join(lines[: stripped.index("---")])
+    if len(header) > MAX_HEADER:
+        return None
     try:
-        return yaml.load("\n".join(lines[: stripped.index("---")]), _PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return yaml.load(header, _PlainLoader)
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError):
         return None
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from raggrpo_api.fields.source import HttpsSource, HubSource, ImageSource, Source, parse_source
-from raggrpo_api.file_names import path_below
+from raggrpo_api.limits import MAX_FOLDER_ENTRIES
 from raggrpo_api.trainer.staging import (
     GB,
     SourceRequest,
@@ -19,7 +19,7 @@ from raggrpo_api.trainer.staging import (
 )
 
 from .download import Downloader, Stopped, draft_of
-from .failures import StagingFailed, translate_disk_errors
+from .failures import StagingFailed, own_path, translate_disk_errors
 from .folder import (
     WORK,
     Marker,
@@ -102,6 +102,15 @@ def _stage(
         return marker.path(target), marker, True
 
 
+def _require_few(source: Source, count: int) -> None:
+    if count > MAX_FOLDER_ENTRIES:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} needs {count:,} files, limit {MAX_FOLDER_ENTRIES:,}; specify a folder, a "
+            "split or a file",
+        )
+
+
 def immutable_revision(source: Source) -> str:
     """Return the revision that a source pins itself, or "" if it may change."""
     match source:
@@ -128,6 +137,7 @@ class Staging:
     def run(self, progress: ProgressCounter, stop: threading.Event) -> Marker:
         """Download, verify and complete the folder."""
         files = self._snapshot.files
+        _require_few(self._source, len(files))
         with translate_disk_errors(self._target):
             self._target.mkdir(parents=True, exist_ok=True)
             self._require_own_folders()
@@ -139,6 +149,7 @@ class Staging:
         with translate_disk_errors(self._target):
             if self._snapshot.is_packed:
                 digests = dict(self._remote.unpack(self._downloads, self._target))
+                _require_few(self._source, len(digests))
             self._require_unchanged(progress)
             return self._complete(digests)
 
@@ -151,7 +162,7 @@ class Staging:
                 )
 
     def _bytes_on_disk(self, file: RemoteFile) -> int:
-        if path_below(self._downloads, file.path).exists():
+        if own_path(self._downloads, file.path).exists():
             return file.size or 0
         return draft_of(file, self._work).bytes_on_disk()
 
@@ -186,7 +197,7 @@ class Staging:
             revision=self._snapshot.revision,
             is_file=self._snapshot.is_file,
             digest=content_digest(digests),
-            files={each: path_below(self._target, each).stat().st_size for each in digests},
+            files={each: own_path(self._target, each).stat().st_size for each in digests},
         )
         write_marker(self._target, marker)
         return marker

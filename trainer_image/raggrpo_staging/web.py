@@ -3,18 +3,24 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
+from requests.adapters import HTTPAdapter
 
 from raggrpo_api.fields.source import HttpsSource
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
+from .bodies import limited, require_plain
 from .failures import (
     TOKEN_REMEDY,
+    UNEXPECTED,
     StagingFailed,
     connection_failure,
     status_failure,
+    unexpected_failure,
 )
 from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
@@ -26,6 +32,30 @@ MAX_DIGITS = 18
 """Maximum digits of a size in a header; a larger size is ignored."""
 TIMEOUT_SECONDS = (10.0, 30.0)
 """To connect, and between received bytes."""
+
+
+class LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
+    """Connections with a timeout, and with limits of bodies that are not those of files."""
+
+    def send(
+        self, request: requests.PreparedRequest, stream: bool = False, **options: Any
+    ) -> requests.Response:
+        """Return a response; its body is read, unless it is that of a file."""
+        response = super().send(request, stream=True, **options | {"timeout": TIMEOUT_SECONDS})
+        if not stream or response.status_code not in (200, 206):
+            server = urlsplit(request.url).hostname or ""
+            if request.method != "HEAD":
+                require_plain(response.headers, server)
+            chunks = response.raw.stream(CHUNK_BYTES, decode_content=False)
+            response._content = b"".join(limited(chunks, server))
+            response._content_consumed = True
+        return response
+
+
+def limit_bodies(session: requests.Session) -> None:
+    """Limit the responses that a session reads."""
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, LimitedAdapter())
 
 
 class _Session(requests.Session):  # type: ignore[misc]
@@ -42,7 +72,8 @@ class _Session(requests.Session):  # type: ignore[misc]
             if scheme != "https":
                 raise StagingFailed(
                     StagingReason.UNSUITABLE_CONTENT,
-                    f"{response.url} redirects to a URL that is not https; specify the final URL",
+                    f"{urlsplit(response.url).hostname} redirects to a URL that is not https; "
+                    "specify the final URL",
                 )
         return target
 
@@ -85,13 +116,13 @@ class WebRemote(Remote):
         """Send a request; each thread has its own session, because sessions are not thread-safe."""
         if not hasattr(self._local, "session"):
             self._local.session = _Session()
+            limit_bodies(self._local.session)
         session: requests.Session = self._local.session
         return session.request(
             method,
             self._source.url,
             headers={"Accept-Encoding": "identity", **headers},
             stream=True,
-            timeout=TIMEOUT_SECONDS,
             allow_redirects=True,
         )
 
@@ -109,6 +140,7 @@ def _tag(headers: Mapping[str, str], source: HttpsSource) -> str:
 
 def ranged_chunks(response: requests.Response, start: int, stop: int | None) -> Iterator[bytes]:
     """Yield the body of a response to a request for a range. Raises RangeIgnored."""
+    require_plain(response.headers, urlsplit(response.url).hostname or "")
     require_range(response.status_code, start, stop)
     yield from response.iter_content(CHUNK_BYTES)
 
@@ -118,8 +150,10 @@ def translated(server: str) -> Iterator[None]:
     """Raise StagingFailed for errors of a connection."""
     try:
         yield
-    except requests.RequestException as error:
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise connection_failure(server, error) from error
+    except UNEXPECTED as error:
+        raise unexpected_failure(server, "its files", error) from error
 
 
 def check_status(response: requests.Response, source: str, server: str, scheme: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.trainer.staging import StagingReason
-from support.servers.hub_server import TOKEN, HubHandler, HubServer
+from support.servers.hub_server import TOKEN, HubServer
 from support.servers.private_authority import make_certificate
 from support.staging import PART_BYTES, Stage, files_in, make_model_source
 
@@ -215,23 +215,3 @@ def test_pipe_in_shared_folder_does_not_block(hub: HubServer, stage: Stage) -> N
     (target / "model.safetensors").unlink()
     os.mkfifo(target / "model.safetensors")
     assert stage.failure(SOURCE).reason is StagingReason.FOLDER_NOT_WRITABLE
-
-
-def test_token_is_not_sent_to_server_that_page_links_to(hub: HubServer, stage: Stage) -> None:
-    hub.add("org/name", MODEL)
-    stage.env["HF_TOKEN"] = TOKEN
-    received: list[str | None] = []
-
-    def record(handler: HubHandler) -> bool:
-        if handler.path.startswith("/theirs"):
-            received.append(handler.headers.get("Authorization"))
-        handler.answer(404, {})
-        return True
-
-    with HubServer() as theirs:
-        theirs.faults.append(record)
-        link = {"Link": f'<{theirs.url}/theirs>; rel="next"'}
-        hub.fail_once("GET .*/tree/", 200, link)
-        stage.failure(SOURCE)
-
-    assert received == [None]

@@ -1,0 +1,232 @@
+"""A hub that sends unexpected values, endless responses and listings, or the token."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from huggingface_hub import close_session, constants
+
+from raggrpo_api.fields.source import HubSource
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
+from raggrpo_staging import hub as hub_module
+from raggrpo_staging import hub_client
+from raggrpo_staging.bodies import MAX_BODY_BYTES
+from raggrpo_staging.failures import StagingFailed
+from raggrpo_staging.hub import HubRemote
+from raggrpo_staging.remote import RemoteFile
+from support.servers.hub_server import HubHandler, HubServer
+
+MODEL = {"config.json": b"{}", "model.safetensors": b"weights"}
+SHA = "0123456789" * 4
+FILE: dict[str, Any] = {"type": "file", "path": "model.safetensors", "size": 7, "oid": SHA}
+INFO = "GET /api/models/org/name/revision"
+TREE = "GET /api/models/org/name/tree"
+DATA = HubSource("org/name", is_dataset=True, split="train")
+Answer = Callable[[HubHandler], object]
+
+
+@pytest.fixture(autouse=True)
+def _endpoint(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setenv("NO_PROXY", "*")
+    hub.add("org/name", MODEL)
+    hub.add("datasets/org/name", {"README.md": b"text", "data/train.json": b"{}"})
+    close_session()
+
+
+def send(hub: HubServer, pattern: str, answer: Answer) -> None:
+    """Respond to requests whose method and path start with a pattern."""
+
+    def fault(handler: HubHandler) -> bool:
+        if not f"{handler.command} {handler.path}".startswith(pattern):
+            return False
+        answer(handler)
+        return True
+
+    hub.faults.append(fault)
+
+
+def failure(source: HubSource = HubSource("org/name")) -> StagingFailed:
+    role = SourceRole.DATA if source.is_dataset else SourceRole.MODEL
+    with pytest.raises(StagingFailed) as raised:
+        HubRemote(source, role).snapshot("")
+    return raised.value
+
+
+def endless(status: int = 200, chunk: bytes = b"x" * 2**20) -> Answer:
+    def answer(handler: HubHandler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        handler.close_connection = True
+        try:
+            for _ in range(4096):
+                handler.wfile.write(chunk)
+        except OSError:
+            return
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [], None, "text", 1, {"id": "org/name"}, {"id": "org/name", "sha": [1]},
+        {"id": "org/name", "sha": 5}, {"id": "org/name", "sha": "../../x"},
+        {"id": "org/name", "sha": SHA, "siblings": 5},
+        {"id": "org/name", "sha": SHA, "lastModified": "soon"},
+    ],
+)  # fmt: skip
+def test_unexpected_description_names_the_hub(hub: HubServer, value: Any) -> None:
+    send(hub, INFO, lambda handler: handler.answer(200, value))
+    found = failure()
+    assert found.reason is StagingReason.UNSUITABLE_CONTENT
+    assert f"{hub.url} describes hf://org/name in an unexpected format" in str(found)
+    assert "check the address of the server" in str(found)
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b'{"sha": "\xff\xfe"}', b"[" * 100_000, b'{"sha": ' + b"1" * 5000 + b"}"]
+)
+def test_description_that_is_not_json_names_the_hub(hub: HubServer, body: bytes) -> None:
+    send(hub, INFO, lambda handler: handler.answer(200, None, body=body))
+    assert "in an unexpected format" in str(failure())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "text", 5, {"a": 1}, [{}], [1], [{"path": "a.safetensors", "size": 1}],
+        [FILE | {"size": size} for size in ["7"]], [FILE | {"size": True}], [FILE | {"size": 7.5}],
+        [FILE | {"size": -5}], [FILE | {"size": []}], [FILE | {"size": 10**30}],
+        [FILE | {"path": 5}], [FILE | {"path": None}], [FILE | {"path": ["a"]}],
+        [FILE | {"oid": 5}], [FILE | {"oid": "\x1b[2J"}], [FILE | {"lfs": {}}],
+        [FILE | {"lfs": [1]}], [FILE | {"lfs": {"oid": 5, "size": 7, "pointerSize": 1}}],
+        [FILE | {"lastCommit": 5}],
+    ],
+)  # fmt: skip
+def test_unexpected_listing_names_the_hub(hub: HubServer, value: Any) -> None:
+    send(hub, TREE, lambda handler: handler.answer(200, value))
+    found = failure()
+    assert found.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "hf://org/name" in str(found)
+
+
+@pytest.mark.parametrize("pattern", [INFO, TREE])
+@pytest.mark.parametrize("status", [200, 500, 404, 302])
+def test_endless_response_is_limited(hub: HubServer, pattern: str, status: int) -> None:
+    send(hub, pattern, endless(status))
+    assert f"more than {MAX_BODY_BYTES:,} bytes" in str(failure())
+
+
+def test_slow_response_is_limited(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raggrpo_staging.bodies.MAX_BODY_SECONDS", 0.0)
+    found = failure()
+    assert found.reason is StagingReason.UNREACHABLE
+    assert f"{hub.url} did not complete a response" in str(found)
+
+
+def test_silent_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_client, "TIMEOUT_SECONDS", 0.2)
+    hub.seconds_per_chunk = 0.0
+    send(hub, INFO, lambda handler: handler.connection.recv(1))
+    found = failure()
+    assert found.reason is StagingReason.UNREACHABLE
+    assert hub.url in str(found)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_endless_error_of_file_is_limited(hub: HubServer, status: int) -> None:
+    remote = HubRemote(HubSource("org/name"), SourceRole.MODEL)
+    file = next(each for each in remote.snapshot("").files if each.path == "config.json")
+    send(hub, "GET /org/name/resolve/", endless(status))
+    chunks = remote.chunks(file, 0, file.size)
+    if status == 200:  # the downloader limits the content of a file
+        assert sum(len(next(chunks)) for _ in range(20)) > MAX_BODY_BYTES
+        chunks.close()  # type: ignore[attr-defined]
+        return
+    with pytest.raises(StagingFailed, match="more than"):
+        list(chunks)
+
+
+def test_compressed_response_is_rejected(hub: HubServer) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    send(hub, INFO, lambda handler: handler.answer(200, {}, headers, b"\x1f\x8b"))
+    assert "Accept-Encoding: identity" in str(failure())
+
+
+def test_endless_card_is_limited(hub: HubServer) -> None:
+    send(hub, "GET /datasets/org/name/resolve/", endless())
+    assert "more than" in str(failure(DATA))
+
+
+def test_endless_listing_is_limited(hub: HubServer) -> None:
+    def page(handler: HubHandler) -> None:
+        handler.answer(200, [], {"Link": f'<{hub.url}{handler.path}>; rel="next"'})
+
+    send(hub, TREE, page)
+    assert f"more than {hub_client.MAX_PAGES:,} pages" in str(failure())
+
+
+def test_number_of_files_is_limited(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "MAX_ENTRIES", 2)
+    files = [FILE | {"path": f"{number}.txt"} for number in range(3)]
+    send(hub, TREE, lambda handler: handler.answer(200, files))
+    assert "more than 2 files" in str(failure())
+
+
+@pytest.mark.parametrize(
+    "target", ["{theirs}/api/x", "http://[", "file:///etc/passwd", "http://hub.example.com:x/"]
+)
+def test_listing_continues_on_the_hub_only(hub: HubServer, target: str) -> None:
+    with HubServer() as theirs:
+        link = {"Link": f'<{target.format(theirs=theirs.url)}>; rel="next"'}
+        hub.fail_once(TREE, 200, link)
+        found = failure()
+        assert theirs.requests == []
+    assert f"continues a listing outside of {hub.url}/api/" in str(found)
+
+
+def test_listing_with_two_pages_is_complete(hub: HubServer) -> None:
+    first, second = FILE, FILE | {"path": "config.json"}
+
+    def page(handler: HubHandler) -> None:
+        link = {"Link": f'<{hub.url}{handler.path}&cursor=1>; rel="next"'}
+        is_second = "cursor" in handler.path
+        handler.answer(200, [second if is_second else first], {} if is_second else link)
+
+    send(hub, TREE, page)
+    snapshot = HubRemote(HubSource("org/name"), SourceRole.MODEL).snapshot("")
+    assert {each.path for each in snapshot.files} == {"model.safetensors", "config.json"}
+
+
+@pytest.mark.parametrize("token", ["hf_abcdefghijklmnopqrstuvwxyz", "token-of-mirror"])
+def test_token_in_error_is_hidden(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+
+    def echo(handler: HubHandler) -> None:
+        received = handler.headers["Authorization"]
+        handler.answer(400, {"error": received}, {"X-Error-Message": f"rejected {received}"})
+
+    send(hub, INFO, echo)
+    assert token not in str(failure())
+    assert "(hidden)" in str(failure())
+
+
+def test_many_patterns_of_card_are_rejected(hub: HubServer) -> None:
+    paths = [f"a{number}" for number in range(3000)]
+    configs = [{"default": True, "data_files": [{"split": "train", "path": paths}]}]
+    files = {"README.md": f"---\n{json.dumps({'configs': configs})}\n---\n".encode()}
+    files |= {f"data/{number}.json": b"{}" for number in range(1000)}
+    hub.add("datasets/org/name", files)
+    assert "too many" in str(failure(DATA))
+
+
+@pytest.mark.parametrize("size", [-1, True, 7.5, "7", 10**16])
+def test_size_of_file_must_be_a_number_of_bytes(size: Any) -> None:
+    with pytest.raises(ValueError, match="size"):
+        RemoteFile(path="model.safetensors", location="model.safetensors", size=size)
