@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import (
     ExpansionBudget,
     UnsuitableFile,
@@ -38,7 +39,7 @@ class CorpusError(Exception):
 
 
 def load_corpus(path: Path) -> list[Passage]:
-    """Read a `.jsonl` or `.parquet` file of {"id", "contents"} or {"id", "text"[, "title"]} rows.
+    """Read a file in JSON lines or Parquet of {"id", "contents"} or {"id", "text"[, "title"]} rows.
 
     A title becomes a line before the text. Integer ids become strings. Raises CorpusError with
     file, line or row (from 1) and remedy.
@@ -46,12 +47,12 @@ def load_corpus(path: Path) -> list[Passage]:
     if not path.exists():
         raise CorpusError(f"{path}: no such file; use the absolute path of a corpus file")
     _require_own_file(path)
-    match path.suffix:
-        case ".jsonl":
+    match data_format(path):
+        case DataFormat.JSON_LINES:
             records = _jsonl_records(path)
-        case ".parquet":
+        case DataFormat.PARQUET:
             records = _parquet_records(path)
-        case _:
+        case None:
             raise CorpusError(f"{path}: unsupported file type; use .jsonl or .parquet")
     passages = list(_unique_passages(path, records))
     if not passages:
@@ -142,7 +143,7 @@ def _lines(path: Path) -> Iterator[Record]:
                 raise CorpusError(
                     f"{path}, line {number}: not valid UTF-8; save the file in UTF-8"
                 ) from error
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise CorpusError(
                     f"{path}, line {number}: cannot be read as JSON ({_line(error)}); write one "
                     f"object per line, such as {EXAMPLE}"

@@ -3,10 +3,12 @@
 import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
+from raggrpo_api.data_files import DATA_SUFFIXES, is_data_file
 from raggrpo_api.fields.source import HubSource, Source
 from raggrpo_api.file_names import checked_parts
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
@@ -19,7 +21,6 @@ _MODEL_NAMES = ("license", "notice", "use_policy")
 _MODEL_FOLDERS = ("", "additional_chat_templates", "1_Pooling")
 _UNUSED_WEIGHTS = re.compile(r"consolidated[.\-].*safetensors")
 """Copies of the weights in the format of another library."""
-DATA_SUFFIXES = (".parquet", ".jsonl", ".json", ".ndjson")
 MAX_LISTED = 8
 MAX_HEADER = 2**18
 """Characters of the YAML in a card; without it, file names select the files of a split."""
@@ -190,9 +191,7 @@ def _is_model_file(path: str) -> bool:
 
 
 def _is_data_file(path: str) -> bool:
-    parts = path.split("/")
-    is_hidden = any(each.startswith((".", "_")) for each in parts)
-    return path.lower().endswith(DATA_SUFFIXES) and not is_hidden
+    return is_data_file(PurePosixPath(path))
 
 
 def _some(paths: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from raggrpo_api import names
+from raggrpo_api.data_files import is_data_file
 from raggrpo_api.fields.http_access import bearer
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
@@ -17,8 +18,6 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.sealed_config import BrokenSeal, open_sealed
 
 from .errors import TrainerError
-
-DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
 def read_config(env: Mapping[str, str]) -> TrainerConfig:
@@ -68,8 +67,7 @@ def _data_files(paths: Sequence[str]) -> list[str]:
 
 
 def _is_data_file(file: Path, folder: Path) -> bool:
-    is_hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-    return file.suffix in DATA_SUFFIXES and file.is_file() and not is_hidden
+    return is_data_file(file.relative_to(folder)) and file.is_file()
 
 
 def endpoint_headers(spec: RetrievalSpec, env: Mapping[str, str]) -> dict[str, dict[str, str]]:

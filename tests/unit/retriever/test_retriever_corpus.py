@@ -30,6 +30,13 @@ def test_title_and_integer_ids_are_read(tmp_path: Path) -> None:
 GOOD = b'{"id": "1", "contents": "x"}\n'
 
 
+@pytest.mark.parametrize("name", ["corpus.NDJSON", "corpus.json", "corpus.ndjson"])
+def test_selected_suffixes_are_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(GOOD)
+    assert load_corpus(path) == [Passage("1", "x")]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [

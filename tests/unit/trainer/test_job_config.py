@@ -23,12 +23,13 @@ def test_sealed_job_config_is_read_unchanged() -> None:
 
 
 def test_folder_is_replaced_by_its_data_files(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a.parquet", "deep/c.json", ".staged.json", "_cache/d.json", "README"):
+    names_of_data = ("D.PARQUET", "a.parquet", "b.jsonl", "c.ndjson", "deep/c.JSON")
+    for name in (*names_of_data, ".staged.json", "_cache/d.json", "README"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     files = ["/mnt/first.jsonl", str(tmp_path)]
     config = read_config(seal(make_trainer_config({"data.trainFiles": files}).to_json()))
-    expected = [f"{tmp_path}/{name}" for name in ("a.parquet", "b.jsonl", "deep/c.json")]
+    expected = [f"{tmp_path}/{name}" for name in names_of_data]
     assert config.data.train_files == ["/mnt/first.jsonl", *expected]
 
 

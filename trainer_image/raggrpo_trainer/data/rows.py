@@ -1,4 +1,4 @@
-"""Iterate over the rows of data files, `.parquet` and JSON lines."""
+"""Iterate over the rows of data files, Parquet and JSON lines."""
 
 import json
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import (
     MAX_BATCH_ROWS,
     DuplicateKey,
@@ -65,10 +66,10 @@ def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
         raise _unsuitable_error(path, error) from error
     if is_lfs_pointer(path):
         raise data_error(str(path), LFS_POINTER, LFS_REMEDY)
-    match path.suffix:
-        case ".parquet":
+    match data_format(path):
+        case DataFormat.PARQUET:
             return _parquet_rows(path, paths)
-        case ".jsonl" | ".json":
+        case DataFormat.JSON_LINES:
             return _json_rows(path)
     raise data_error(str(path), "unsupported file type", "use .parquet or .jsonl")
 
@@ -77,8 +78,9 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     candidates = {name for each in paths or () for name in candidate_columns(each)}
     number = 0
     try:
-        texts = repeated_texts(pq.read_metadata(path).schema)
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
+        metadata = pq.read_metadata(path)
+        texts = repeated_texts(metadata.schema)
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
             names = file.schema_arrow.names
             present = [name for name in names if paths is None or name in candidates]
             _reject_duplicates(path, present)

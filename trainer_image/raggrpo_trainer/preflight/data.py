@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
 from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.spec.placeholders import column_placeholders
@@ -118,7 +119,7 @@ def _columns(path: Path) -> dict[str, object]:
     """Return the columns of a file, nested columns as mappings; {} if the file is unreadable."""
     try:
         require_own_file(path)
-        if path.suffix == ".parquet":
+        if data_format(path) is DataFormat.PARQUET:
             return {field.name: _nested(field.type) for field in pq.read_schema(path)}
         with open_regular(path) as file:
             lines = islice(limited_lines(file, MAX_ROW_BYTES), FIRST_ROWS)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import open_regular, require_own_file
 from raggrpo_api.foreign_files import read_json as read_any_json
 from raggrpo_api.limits import MAX_MODEL_JSON_BYTES
@@ -92,7 +93,7 @@ def count_passages(corpus: Path) -> int:
         require_own_file(corpus)
         if is_lfs_pointer(corpus):
             raise Unreadable(f"{corpus} {LFS_POINTER}; {LFS_REMEDY}")
-        if corpus.suffix == ".parquet":
+        if data_format(corpus) is DataFormat.PARQUET:
             with pq.ParquetFile(corpus) as file:
                 return int(file.metadata.num_rows)
         with open_regular(corpus) as file:

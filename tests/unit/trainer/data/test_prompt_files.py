@@ -1,12 +1,14 @@
 import json
 import os
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raggrpo_api.data_files import DATA_SUFFIXES, is_data_file
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.retrieval import RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
@@ -161,6 +163,20 @@ def test_invalid_data_is_rejected_with_file_row_column_and_remedy(
     assert raised.value.exit_code is ExitCode.DATA_ERROR
     assert str(raised.value).startswith(f"{file}{expected}")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", DATA_SUFFIXES)
+@pytest.mark.parametrize("change", [str, str.upper])
+def test_selected_suffixes_are_read(
+    tmp_path: Path, suffix: str, change: Callable[[str], str]
+) -> None:
+    file = tmp_path / f"rows{change(suffix)}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"prompt": ["x"], "answer": ["y"]}), file)
+    else:
+        file.write_bytes(GOOD)
+    assert is_data_file(PurePath(file.name))
+    assert len(read([str(file)])) == 1
 
 
 def test_folder_is_rejected_as_data_file(tmp_path: Path) -> None:
