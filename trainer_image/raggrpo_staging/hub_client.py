@@ -55,7 +55,7 @@ def _limit_body(response: httpx2.Response) -> None:
         response.stream = _LimitedStream(response.stream)
 
 
-class _LimitedStream(httpx2.SyncByteStream):
+class _LimitedStream(httpx2.SyncByteStream):  # type: ignore[misc]
     def __init__(self, stream: httpx2.SyncByteStream) -> None:
         self._stream = stream
 

@@ -162,7 +162,7 @@ class _Member(tarfile.TarInfo):
     """Header of a file in a layer; tarfile reads those that describe the next one into memory."""
 
     @classmethod
-    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Return a header. Raises TarError if it announces too long attributes."""
         header = super().frombuf(buf, encoding, errors)
         if header.size > MAX_MEMBER_HEADER and header.type in _DESCRIPTIONS:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -18,7 +18,7 @@ _STRICT = ConfigDict(strict=True)
 class Checksum:
     """Checksum of a file that the server reports or the user specifies."""
 
-    algorithm: Literal["sha256", "sha512", "md5", "git"]
+    algorithm: Annotated[str, Field(pattern="^(sha256|sha512|md5|git)$")]
     """`git`: SHA-1 of a git blob."""
     digest: Annotated[str, Field(pattern="^[0-9a-f]{32,128}$")]
     """In hexadecimal."""
