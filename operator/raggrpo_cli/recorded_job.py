@@ -85,7 +85,7 @@ def job_to_start_from(job: RagGrpoJob, folder: Path) -> RecordedJob | None:
     if load_state(folder).status.checkpoint is not None:
         return None
     other = folder.absolute().parent / start.checkpoint.job_ref
-    if not (other / STATE).exists():
+    if not os.path.exists(other / STATE):
         fail(
             f"spec.training.startFrom.checkpoint.jobRef: {other} is not a job folder: run that job "
             f"with --dir {other}, or specify checkpoint: {{path: FOLDER}}"

@@ -33,16 +33,14 @@ def last_lines_start(log: bytes, count: int) -> int:
 
 
 def log_printer() -> Callable[[bytes], None]:
-    """Return a function that prints chunks of a log, without control characters on a terminal.
+    """Return a function that prints chunks of a log without control characters.
 
-    On a terminal, a character that is split between two chunks is printed once it is complete.
+    A character that is split between two chunks is printed once it is complete.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    is_terminal = sys.stdout.isatty()
 
     def write(chunk: bytes) -> None:
-        output = printable(decoder.decode(chunk)).encode() if is_terminal else chunk
-        sys.stdout.buffer.write(output)
+        sys.stdout.buffer.write(printable(decoder.decode(chunk)).encode())
         sys.stdout.buffer.flush()
 
     return write

@@ -1,6 +1,7 @@
 """Read the passages of a corpus file and their vectors. Must not search."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ def load_corpus(path: Path) -> list[Passage]:
     A title becomes a line before the text. Integer ids become strings. Raises CorpusError with
     file, line or row (from 1) and remedy.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # unlike `Path.exists`, False for any invalid path
         raise CorpusError(f"{path}: no such file; use the absolute path of a corpus file")
     _require_own_file(path)
     match data_format(path):
@@ -67,7 +68,7 @@ def load_vectors(path: Path, count: int, dimension: int) -> np.ndarray:
 
     Raises CorpusError if the file has another type or shape, or contains NaN or infinity.
     """
-    if path.exists():
+    if os.path.exists(path):
         _require_own_file(path)
     try:
         vectors = open_vectors(path)

@@ -11,6 +11,7 @@ from .detection import HIDDEN, has_secret, is_secret_pair, name_of, path_parts
 from .names import is_secret_name
 from .values import has_known_secret
 
+_WORD: Final = re.compile(r"[^\s'\"]+")
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)?://([^/?#\s]*)([^?#\s]*)([?#]\S*)?")
 
 
@@ -67,6 +68,11 @@ def redacted_field(value: Any, field: str = "") -> Any:
         case str():
             return display_url(value)
     return value
+
+
+def redacted_words(text: str) -> str:
+    """Return a message without the words that look like secrets."""
+    return _WORD.sub(lambda match: HIDDEN if has_secret(match[0]) else match[0], text)
 
 
 def _text(text: str) -> str:

@@ -1,5 +1,6 @@
 """`raggrpo import verl CONFIG [overrides…] -o job.yaml`: convert a verl configuration to a job."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -120,13 +121,21 @@ def _is_below(file: Path, folder: Path) -> bool:
     return file.resolve().is_relative_to(folder.resolve())
 
 
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file. Raises OSError for a pipe that no process reads."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def _write(imported: Imported, output: Path | None) -> None:
     job = yaml.dump(imported.job, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     if output is None:
         show(job)
     else:
         try:
-            output.write_text(job, encoding="utf-8")
+            with open(output, "w", encoding="utf-8", opener=_open_without_waiting) as file:
+                file.write(job)
         except OSError as error:
             fail(f"{output} cannot be written: {error}")
     for title, lines in (

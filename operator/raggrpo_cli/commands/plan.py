@@ -1,6 +1,7 @@
 """`raggrpo plan JOB.yaml`: show resolved values with their origins, sizing and violations."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def _with_changes(
     if (other := job_to_start_from(job, folder)) is not None:
         changed = changes(resume_values(other.resolved.spec), resume_values(resolve(job).spec))
         return job, [c for c in changed if c.path not in PATHS], other.status.checkpoint
-    if not (folder / STATE).exists():
+    if not os.path.exists(folder / STATE):  # unlike `Path.exists`, False for any invalid path
         return job, [], None
     state = load_state(folder)
     changed = changes_since_last_run(state, job) if state.status.attempt else []

@@ -25,9 +25,15 @@ from .job_pods import LimitedOutput, OutputTooLong, run_with_volumes
 
 READ = """
 cd "$1" 2>/dev/null || exit 0
-for file in metrics.e*.jsonl; do [ ! -r "$file" ] || cat "$file"; done
+for file in metrics.e*.jsonl; do
+    [ -f "$file" ] && [ -r "$file" ] || continue
+    if [ -z "$(tail -c 1 "$file")" ]; then cat "$file"; else sed '$d' "$file"; fi
+done
 """
-"""$1: log folder. Prints the records of all attempts; prints none if there are none yet."""
+"""$1: log folder. Prints the records of all attempts; prints none if there are none yet.
+
+A last line without end is that of a killed writer; the next record would continue it.
+"""
 
 
 def report(

@@ -5,8 +5,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raggrpo_api.secrets.redaction import redacted_words
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
+
+MAX_LEVELS = 64
+"""Levels of a path; a job has fewer."""
+MAX_SHOWN = 1000
+"""Characters of an option in a message."""
 
 
 class InvalidOptions(Exception):
@@ -47,6 +53,9 @@ def _set(raw: dict[str, Any], text: str) -> str:
     """Apply one `--set` option; return its problem or ""."""
     path, equals, value_text = text.partition("=")
     keys = _keys(path.strip())
+    text = redacted_words(text[:MAX_SHOWN])
+    if len(keys) > MAX_LEVELS:
+        return f"--set {text}: the path has more than {MAX_LEVELS} levels; correct it"
     if not equals or not keys:
         return f"--set {text}: expected --set PATH=VALUE, such as --set resources.device=CPU"
     value = read_yaml(value_text)
@@ -54,7 +63,7 @@ def _set(raw: dict[str, Any], text: str) -> str:
         return f"--set {text}: {value.message}; quote the value"
     target: Any = raw
     for depth, (key, next_key) in enumerate(zip(keys, [*keys[1:], None], strict=True)):
-        place = _dotted(keys[:depth]) or "the job"
+        place = redacted_words(_dotted(keys[:depth])) or "the job"
         if isinstance(key, int):
             if not isinstance(target, list) or key >= len(target):
                 size = len(target) if isinstance(target, list) else 0

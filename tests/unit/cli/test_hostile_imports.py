@@ -181,3 +181,37 @@ def assert_all_handled(paths: list[Path]) -> None:
     for path, outcome in outcomes("imported", paths).items():
         assert outcome.startswith(("0 ", "2 ")), (path, outcome[-2000:])
         assert len(outcome) < 4_000_000, path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.sh", f"export HF_TOKEN={{0}}\n{RUN} trainer.experiment_name=$HF_TOKEN"),
+        ("run.sh", f"export WANDB_API_KEY={{1}}\n{RUN} trainer.experiment_name=$WANDB_API_KEY"),
+        ("run.sh", f"export MY_SECRET={{1}}\n{RUN} trainer.project_name=${{{{MY_SECRET:-x}}}}"),
+        ("run.sh", f"NAME={{0}}\n{RUN} trainer.experiment_name=$NAME data.x.y=$NAME"),
+        ("run.sh", f"NAME={{0}}\nif a; then NAME=b; fi\n{RUN} trainer.experiment_name=$NAME"),
+        ("config.yaml", "trainer: {{experiment_name: {0}, other: [{{a: {0}}}]}}\n"),
+        ("config.yaml", "data: {{train_files: {0}, other: {0}}}\n"),
+    ],
+)
+def test_secret_is_neither_in_the_job_nor_in_the_report(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    secrets = ("hf_abcdefghijklmnopqrstuvwxyz012345", "0123456789abcdef0123456789abcdef01234567")
+    (tmp_path / name).write_text(content.format(*secrets))
+
+    done = import_in_process(tmp_path / name)
+
+    assert_handled(done)
+    shown = (done.stdout + done.stderr).lower().replace("-", "_")
+    assert not any(each in shown for each in secrets)
+    assert "looks like a secret" in shown or "(hidden)" in shown
+
+
+def test_job_is_not_written_to_pipe_without_reader(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("data: {seed: 1}\n")
+    os.mkfifo(tmp_path / "pipe")
+    done = import_in_process(tmp_path / "config.yaml", "--output", str(tmp_path / "pipe"))
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr

@@ -38,7 +38,7 @@ def content(text: str) -> dict[str, str]:
 
 async def test_configuration_is_read() -> None:
     config = await config_of(content('{"rollout": {"n": 4}}'))
-    assert config.leaves() == {"rollout.n": "4"}
+    assert config.leaves() == {"rollout.n": 4}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
+import os
+import subprocess
 from collections.abc import Callable
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +44,20 @@ async def test_records_of_several_attempts_are_read_as_on_the_volume(
     assert [r["reward_mean"] for r in run.history] == [0.5, 0.6]
     assert [r["event"] for r in run.events] == ["start", "resume"]
     assert run.problem == ""
+
+
+def test_incomplete_last_lines_are_not_continued(tmp_path: Path) -> None:
+    """The next attempt's first record follows the incomplete line of a killed one."""
+    (tmp_path / "metrics.e1.jsonl").write_bytes(b'{"step": 1}\n{"st')
+    (tmp_path / "metrics.e2.jsonl").write_bytes(b'{"step": 2}\n')
+    (tmp_path / "metrics.e3.jsonl").write_bytes(b"")
+    os.mkfifo(tmp_path / "metrics.e4.jsonl")
+    (tmp_path / "metrics.e5.jsonl").write_bytes(b'{"step": 3}\n{')
+    command = ["sh", "-c", history.READ, "history", str(tmp_path)]
+
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+
+    assert done.stdout == b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
 
 
 async def test_missing_history_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,10 +81,10 @@ def endless(status: int = 200, chunk: bytes = b"x" * 2**20) -> Answer:
 )  # fmt: skip
 def test_unexpected_description_names_the_hub(hub: HubServer, value: Any) -> None:
     send(hub, INFO, lambda handler: handler.answer(200, value))
-    found = failure()
-    assert found.reason is StagingReason.UNSUITABLE_CONTENT
-    assert f"{hub.url} describes hf://org/name in an unexpected format" in str(found)
-    assert "check the address of the server" in str(found)
+    problem = failure()
+    assert problem.reason is StagingReason.UNSUITABLE_CONTENT
+    assert f"{hub.url} describes hf://org/name in an unexpected format" in str(problem)
+    assert "check the address of the server" in str(problem)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_description_that_is_not_json_names_the_hub(hub: HubServer, body: bytes)
 )  # fmt: skip
 def test_unexpected_listing_names_the_hub(hub: HubServer, value: Any) -> None:
     send(hub, TREE, lambda handler: handler.answer(200, value))
-    found = failure()
-    assert found.reason is StagingReason.UNSUITABLE_CONTENT
-    assert "hf://org/name" in str(found)
+    problem = failure()
+    assert problem.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "hf://org/name" in str(problem)
 
 
 @pytest.mark.parametrize("pattern", [INFO, TREE])
@@ -123,18 +123,18 @@ def test_endless_response_is_limited(hub: HubServer, pattern: str, status: int) 
 
 def test_slow_response_is_limited(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raggrpo_staging.bodies.MAX_BODY_SECONDS", 0.0)
-    found = failure()
-    assert found.reason is StagingReason.UNREACHABLE
-    assert f"{hub.url} did not complete a response" in str(found)
+    problem = failure()
+    assert problem.reason is StagingReason.UNREACHABLE
+    assert f"{hub.url} did not complete a response" in str(problem)
 
 
 def test_silent_hub_is_unreachable(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_client, "TIMEOUT_SECONDS", 0.2)
     hub.seconds_per_chunk = 0.0
     send(hub, INFO, lambda handler: handler.connection.recv(1))
-    found = failure()
-    assert found.reason is StagingReason.UNREACHABLE
-    assert hub.url in str(found)
+    problem = failure()
+    assert problem.reason is StagingReason.UNREACHABLE
+    assert hub.url in str(problem)
 
 
 @pytest.mark.parametrize("status", [200, 404])
@@ -184,9 +184,9 @@ def test_listing_continues_on_the_hub_only(hub: HubServer, target: str) -> None:
     with HubServer() as theirs:
         link = {"Link": f'<{target.format(theirs=theirs.url)}>; rel="next"'}
         hub.fail_once(TREE, 200, link)
-        found = failure()
+        problem = failure()
         assert theirs.requests == []
-    assert f"continues a listing outside of {hub.url}/api/" in str(found)
+    assert f"continues a listing outside of {hub.url}/api/" in str(problem)
 
 
 def test_listing_with_two_pages_is_complete(hub: HubServer) -> None:

@@ -1,6 +1,7 @@
 """Iterate over the rows of data files, Parquet and JSON lines."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def read_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
 
     Raises TrainerError DATA_ERROR.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # unlike `Path.exists`, False for any invalid path
         raise data_error(str(path), "no such file", "mount its volume, or correct the path")
     if path.is_dir():
         raise data_error(str(path), "is a folder", "list its files in data.trainFiles")

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from .background_tasks import BackgroundTasks
 
+MAX_BYTES = 256 << 20
+"""Memory of the results of a cache."""
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 
@@ -15,9 +17,20 @@ T = TypeVar("T")
 class SharedCalls(Generic[Key, T]):
     """An LRU cache of `max_results` calls by key; failed calls are not cached."""
 
-    def __init__(self, tasks: BackgroundTasks, max_results: int) -> None:
+    def __init__(
+        self,
+        tasks: BackgroundTasks,
+        max_results: int,
+        size: Callable[[Key, T], int],
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """`size` returns the memory of a key and its result in bytes."""
         self._tasks, self._max_results = tasks, max_results
+        self._size, self._max_bytes = size, max_bytes
         self._calls: OrderedDict[Key, asyncio.Task[T]] = OrderedDict()
+        self._sizes: dict[Key, int] = {}
+        """Memory of completed calls."""
+        self._bytes = 0
 
     def __contains__(self, key: Key) -> bool:
         return key in self._calls
@@ -27,14 +40,26 @@ class SharedCalls(Generic[Key, T]):
         task = self._calls.get(key)
         if task is None:
             task = self._calls[key] = self._tasks.start(call())
-            task.add_done_callback(partial(self._drop_failure, key))
+            task.add_done_callback(partial(self._settle, key))
             if len(self._calls) > self._max_results:
-                self._calls.popitem(last=False)
+                self._drop(next(iter(self._calls)))
         self._calls.move_to_end(key)
         # Shielded: canceling one caller must not cancel the call for the others.
         return await asyncio.shield(task)
 
-    def _drop_failure(self, key: Key, done: asyncio.Task[T]) -> None:
+    def _settle(self, key: Key, done: asyncio.Task[T]) -> None:
+        """Drop a failed call, or the oldest results that do not fit next to a new one."""
         failed = done.cancelled() or done.exception() is not None
-        if failed and self._calls.get(key) is done:
-            del self._calls[key]
+        if self._calls.get(key) is not done:
+            return
+        if failed:
+            self._drop(key)
+            return
+        self._sizes[key] = self._size(key, done.result())
+        self._bytes += self._sizes[key]
+        while self._bytes > self._max_bytes:
+            self._drop(next(each for each in self._calls if each in self._sizes))
+
+    def _drop(self, key: Key) -> None:
+        del self._calls[key]
+        self._bytes -= self._sizes.pop(key, 0)

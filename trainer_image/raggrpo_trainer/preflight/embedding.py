@@ -3,6 +3,7 @@
 Must not read tensors or embed text; the retriever does both, before a GPU is allocated.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def check_embeddings(config: TrainerConfig) -> EmbeddingCheck:
 
 def count_passages(corpus: Path) -> int:
     """Return the number of lines or rows of a corpus; 0 if missing, as check Paths reports."""
-    if not corpus.exists():
+    if not os.path.exists(corpus):
         return 0
     try:
         require_own_file(corpus)

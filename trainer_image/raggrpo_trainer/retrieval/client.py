@@ -6,6 +6,7 @@ causes; must not end the run.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,13 @@ WARM_UP_TEXT = "warm-up"
 
 Passages = tuple[Passage, ...]
 """The result of one query, best passage first."""
+
+
+def _memory(query: Query, passages: Passages) -> int:
+    """Return the approximate memory of a cached result in bytes."""
+    pairs = (text for pair in (*query.fields, *query.columns) for text in pair)
+    found = (text for each in passages for text in (each.id, each.text))
+    return sum(map(sys.getsizeof, (query.context, *pairs, *found)))
 
 
 @dataclass(frozen=True)
@@ -237,7 +245,7 @@ class _Endpoint:
         self._batcher: MicroBatcher[Query, Passages] = MicroBatcher(
             self._call_batch, tasks, window_seconds=BATCH_WINDOW_SECONDS, max_size=BATCH_QUERIES
         )
-        self._cache: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_queries)
+        self._cache: SharedCalls[Query, Passages] = SharedCalls(tasks, cached_queries, _memory)
 
     def query(self, context: str, fields: Mapping[str, str], columns: Columns) -> Query:
         """Return a query with only the columns that templates name, to avoid cache misses."""

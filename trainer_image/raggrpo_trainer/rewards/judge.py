@@ -6,6 +6,7 @@ rejects it; `grades` parses the replies. A failed call raises CallFailed and aff
 
 import json
 import logging
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
@@ -68,7 +69,9 @@ class JudgeReward:
         self._requests_json = _can_request_json(spec)
         self._has_json_support = False
         # The key is the whole request as JSON.
-        self._grades: SharedCalls[str, float] = SharedCalls(self._tasks, cached_grades)
+        self._grades: SharedCalls[str, float] = SharedCalls(
+            self._tasks, cached_grades, lambda key, _: sys.getsizeof(key)
+        )
         self._service = JsonService(
             http,
             url,

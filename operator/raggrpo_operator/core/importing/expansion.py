@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from raggrpo_api.secrets.names import is_secret_name
+
 from .overrides import HOME, OVERRIDE, UnknownValue, Unreadable
 from .shell import Piece, Word, word_of
 
@@ -194,6 +196,8 @@ class Variables:
         plain, name, index, sign, default = match.groups()
         name = plain or name
         self._count(len(default or ""))
+        if is_secret_name(name):
+            return self._mark(match[0], f"{match[0]} looks like a secret")
         value = self.current.get(name, HOME if name == "HOME" else None)
         if isinstance(value, tuple):
             place = int(index) if index and index.isdigit() else 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raggrpo_api.fields.json_values import size_problem
+from raggrpo_api.secrets.redaction import redacted_words
 from raggrpo_operator.core.spec.violation import Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 
@@ -50,7 +51,7 @@ def read_overrides(words: Sequence[str]) -> Values:
     for word in words:
         match = OVERRIDE.fullmatch(word)
         if match is None:
-            raise Unreadable(f"{word}: write an override as name.of.field=value")
+            raise Unreadable(f"{redacted_words(word)}: write an override as name.of.field=value")
         values[short_name(match[1])] = parse_value(match[2])
     return values
 

@@ -9,6 +9,10 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from raggrpo_api import names
+from raggrpo_api.fields.json_values import iter_texts
+from raggrpo_api.secrets.detection import HIDDEN
+from raggrpo_api.secrets.redaction import redacted_words
+from raggrpo_api.secrets.values import has_known_secret
 from raggrpo_operator.core.spec.foreign_names import (
     OTHER_FIELDS,
     VERL_FIELDS,
@@ -73,6 +77,10 @@ MIXED_BLOCKS: Final = ("algorithm.", "data.", "reward.", "trainer.")
 """Sections of verl to whose top level users add fields of other trainers."""
 
 
+SECRET: Final = "it looks like a secret, which belongs in a Secret"
+"""Why a value is not part of a job."""
+
+
 @dataclass
 class Imported:
     """A job as plain values, and a line for every field of verl's configuration."""
@@ -95,9 +103,10 @@ class Translation:
         self._title = title
         self._default_paths: set[str] = set()
         """Paths of the job whose values are verl's defaults."""
-        self.unknown = {k: each for k, each in given.items() if isinstance(each, UnknownValue)}
+        known = {name: _without_secret(each) for name, each in given.items()}
+        self.unknown = {k: each for k, each in known.items() if isinstance(each, UnknownValue)}
         """Unknown values by field; these fields are omitted from the job."""
-        self.given = {k: each for k, each in given.items() if k not in self.unknown}
+        self.given = {k: each for k, each in known.items() if k not in self.unknown}
         self.inherited = inherited
         self.spec: dict[str, Any] = {}
         self.translated: set[str] = set()
@@ -300,6 +309,14 @@ def _note(name: str, known: ForeignField | None) -> str:
         return f"not verl's; specify it as spec.{path}"
     hint = hint_for(name)
     return f"not verl's; {hint}" if hint else "no counterpart"
+
+
+def _without_secret(value: Any) -> Any:
+    """Return a value, or the reason why it must not be part of a job."""
+    if isinstance(value, UnknownValue):
+        return UnknownValue(redacted_words(value.text), redacted_words(value.reason))
+    has_secrets = any(has_known_secret(text) for _, _, text in iter_texts(value, ""))
+    return UnknownValue(HIDDEN, SECRET) if has_secrets else value
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from raggrpo_api.secrets.redaction import redacted_words
 from raggrpo_api.spec.training import TrainingSpec
 
 from .composition import Read
@@ -88,7 +89,7 @@ def import_verl(
     values, number_lines = with_numbers(resolve_references(given, DEFAULTS))
     translation = Translation(values, inherited, title)
     translation.lines["wrong"] += number_lines
-    translation.lines["missing"] += missing
+    translation.lines["missing"] += map(redacted_words, missing)
     read_tool_file(translation, read)
     for map_section in (
         _data,

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 import yaml
 
+from raggrpo_api.secrets.redaction import redacted_words
+
 from .violation import Reason, Violation
 
 MAX_SIZE: Final = 1_000_000
@@ -62,7 +64,7 @@ class _Loader(yaml.SafeLoader):
         for key in (pair[0] for pair in node.value):
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen and key.value != "<<":
-                    raise _error(f"key {key.value!r} is specified twice", key)
+                    raise _error(f"key {key.value[:60]!r} is specified twice", key)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -86,11 +88,12 @@ def read_yaml(text: str) -> object | Violation:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"(file) line {mark.line + 1}, column {mark.column + 1}" if mark else "(file)"
-        return _unreadable(where, error.problem or "the file is not valid YAML")
+        problem = redacted_words(error.problem or "the file is not valid YAML")
+        return _unreadable(where, problem)
     except RecursionError:
         return _unreadable("(file)", "the file is nested too deeply")
     except (ValueError, OverflowError) as error:  # an escape that is not a character
-        return _unreadable("(file)", f"a value cannot be read: {error}")
+        return _unreadable("(file)", redacted_words(f"a value cannot be read: {error}"))
     except yaml.YAMLError as error:
         return _unreadable("(file)", str(error).replace("\n", " "))
     return document

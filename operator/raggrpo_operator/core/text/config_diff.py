@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raggrpo_api.fields.json_values import size_problem
+from raggrpo_api.secrets.detection import HIDDEN
+from raggrpo_api.secrets.values import has_known_secret
 from raggrpo_operator.core.spec.parse import MAX_DEPTH, MAX_VALUES
 from raggrpo_operator.core.spec.resolve import Origin, Resolved
+
+from .redacted_values import redacted_value
 
 IDENTITY = frozenset({"attempt", "schemaDigest"})
 """Fields that differ between any two attempts and do not affect training."""
@@ -64,8 +68,8 @@ class AttemptConfig:
     values: Mapping[str, Any]
     resolved: Resolved
 
-    def leaves(self) -> dict[str, str]:
-        """Return the JSON text of every value by path, except those of the attempt's identity."""
+    def leaves(self) -> dict[str, Any]:
+        """Return every value by path, except those of the attempt's identity."""
         rest = {key: value for key, value in self.values.items() if key not in IDENTITY}
         return dict(_leaves(rest))
 
@@ -107,24 +111,36 @@ def attempt_config(values: object, resolved: Resolved) -> AttemptConfig:
 def differences(a: AttemptConfig, b: AttemptConfig) -> Iterator[str]:
     """Yield a line for each value that differs, such as `rollout.n: 4 → 8`.
 
-    Values that are derived in both configurations are omitted. A mitigation is not omitted.
+    Values that are derived in both configurations are omitted. A mitigation is not omitted. Values
+    that look like secrets are compared, but not shown.
     """
     leaves_a, leaves_b = a.leaves(), b.leaves()
     for path in {**leaves_a, **leaves_b}:
-        before = leaves_a.get(path, ABSENT)
-        after = leaves_b.get(path, ABSENT)
+        before, after = (_json(each, path) for each in (leaves_a, leaves_b))
         if before == after or b.is_choice(path, before):
             continue
         if not (a.is_derived(path, before) and b.is_derived(path, after)):
-            yield f"{path}: {before} → {after}"
+            shown = HIDDEN if has_known_secret(path) else path
+            yield f"{shown}: {_shown(leaves_a, path)} → {_shown(leaves_b, path)}"
 
 
 def _numbered(name: AttemptName, newest: Mapping[str, int]) -> AttemptName:
     return AttemptName(name.job, name.number or newest[name.job])
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and JSON text of every leaf; an empty list or object counts as a leaf."""
+def _json(leaves: Mapping[str, Any], path: str) -> str:
+    return json.dumps(leaves[path], ensure_ascii=False) if path in leaves else ABSENT
+
+
+def _shown(leaves: Mapping[str, Any], path: str) -> str:
+    """Return the JSON text of a value without secrets."""
+    if path not in leaves:
+        return ABSENT
+    return json.dumps(redacted_value(path, leaves[path], leaves), ensure_ascii=False)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of every leaf; an empty list or object counts as a leaf."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
             yield from _leaves(each, f"{path}.{key}" if path else key)
@@ -132,4 +148,4 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for number, each in enumerate(value):
             yield from _leaves(each, f"{path}[{number}]")
     else:
-        yield path, json.dumps(value, ensure_ascii=False)
+        yield path, value

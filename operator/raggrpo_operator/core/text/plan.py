@@ -2,13 +2,12 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory.parameters import adapter_parameters
 from raggrpo_api.secrets.detection import HIDDEN
-from raggrpo_api.secrets.redaction import redacted, redacted_field
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.status.sizing import Sizing
@@ -20,6 +19,7 @@ from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world
 
+from .redacted_values import redacted_value
 from .segments import segment_lines
 from .sizing_text import INDENT, sizing_lines
 from .step_work import work_lines
@@ -113,20 +113,11 @@ def _values(
     for path, resolved_value in values.items():
         value, origin = sized.get(path) or resolved_value, resolved.origins[path]
         is_secret = any(secret == path or secret.startswith(f"{path}.") for secret in secrets)
-        shown = HIDDEN if is_secret else _shown(_redacted(path, value, values))
+        shown = HIDDEN if is_secret else _shown(redacted_value(path, value, values))
         first, *rest = _wrapped(shown, value_width)
         yield f"{INDENT}{path:<{path_width}}  {origin:<{ORIGIN_WIDTH}}  {first}".rstrip()
         margin = " " * (len(INDENT) + path_width + ORIGIN_WIDTH + 4)
         yield from (margin + line for line in rest)
-
-
-def _redacted(path: str, value: Any, values: Mapping[str, Any]) -> Any:
-    block, _, field = path.rpartition(".")
-    return (
-        redacted(value, values.get(f"{block}.name", ""))
-        if field == "value"
-        else redacted_field(value, field)
-    )
 
 
 def _indented(lines: Sequence[str], width: int) -> Iterator[str]:

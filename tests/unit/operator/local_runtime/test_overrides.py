@@ -114,3 +114,17 @@ def test_overrides_do_not_raise_for_non_mapping_documents(raw: object) -> None:
     sets = [] if raw == {"spec": "text"} else ["preset=Fast"]
     result = apply_options(raw, sets, [])
     assert isinstance(parse_job(result), tuple)
+
+
+def test_path_with_many_levels_is_rejected() -> None:
+    with pytest.raises(InvalidOptions, match="more than 64 levels"):
+        apply_options({"spec": {}}, [".".join(["a"] * 20_000) + "=1"], [])
+
+
+@pytest.mark.parametrize("text", ["model.path=[{}", "{}", "model.{}[0]=x", "model.path.x={}"])
+def test_secret_in_wrong_option_is_not_shown(text: str) -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    raw = {"spec": {"model": {"path": "a"}}}
+    with pytest.raises(InvalidOptions) as raised:
+        apply_options(raw, [text.format(secret)], [])
+    assert secret not in str(raised.value)

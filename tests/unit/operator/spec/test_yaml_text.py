@@ -116,3 +116,15 @@ def test_documents_that_expand_beyond_limit_are_rejected(text: str) -> None:
     violation = read_yaml(text)
     assert isinstance(violation, Violation)
     assert f"expand to more than {MAX_SIZE} characters" in violation.message
+
+
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
+
+
+@pytest.mark.parametrize(
+    "text", [f"{{{SECRET}: 1, {SECRET}: 2}}", f"a: *{SECRET}", f"&{SECRET} [*{SECRET}]"]
+)
+def test_secret_in_invalid_yaml_is_not_shown(text: str) -> None:
+    violation = read_yaml(text)
+    assert isinstance(violation, Violation)
+    assert SECRET not in violation.line()

@@ -159,3 +159,26 @@ def test_job_without_second_name_is_compared_with_its_previous_attempt() -> None
 def test_unknown_attempt_error_lists_existing_attempts(name: str, number: int, has: str) -> None:
     with pytest.raises(ValueError, match=f"{name} has no attempt .*: its attempts are {has}"):
         pair(AttemptName(name, number), None, {"a": 1, "new": 0})
+
+
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz01234"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"env": [{"name": "HF_TOKEN", "value": "{secret}"}]},
+        {"retrieval": {"endpoints": [{"headers": [{"name": "X-Id", "value": "{secret}"}]}]}},
+        {"judge": {"extraBody": {"credentials": {"password": "{secret}"}}}},
+        {"url": "https://user:{secret}@host/x"}, {"url": "https://host/x?key={secret}"},
+        {"model": {"path": "{secret}"}}, {"extraBody": {"{secret}": 1}},
+    ],
+)  # fmt: skip
+def test_secrets_are_compared_but_not_shown(values: dict[str, Any]) -> None:
+    text = json.dumps(values)
+    a, b = (
+        make_config(json.loads(text.replace("{secret}", TOKEN + digit))) for digit in ("1", "2")
+    )
+    lines = list(differences(a, b))
+    assert lines
+    assert TOKEN not in "".join(lines)

@@ -152,8 +152,8 @@ def shared_chunks(metadata: Metadata) -> None:
     }
 
 
-SHARED = b")\x94" + b"".join(b"h%ch%c\x86\x94" % (each, each) for each in range(60))
-"""2**60 nested tuples, by references to the one before."""
+SHARED = b")\x940" + b"".join(b"h%ch%c\x86\x940" % (each, each) for each in range(60)) + b"h<"
+"""2**60 nested tuples, by references to the one before; only the last one stays on the stack."""
 SIZE = b"ctorch\nSize\n"
 PATH = b"cpathlib\nPosixPath\n"
 STORAGE_INFO = b"ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n"
