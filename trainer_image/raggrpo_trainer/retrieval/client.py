@@ -54,8 +54,8 @@ Passages = tuple[Passage, ...]
 def _memory(query: Query, passages: Passages) -> int:
     """Return the approximate memory of a cached result in bytes."""
     pairs = (text for pair in (*query.fields, *query.columns) for text in pair)
-    found = (text for each in passages for text in (each.id, each.text))
-    return sum(map(sys.getsizeof, (query.context, *pairs, *found)))
+    texts = (text for each in passages for text in (each.id, each.text))
+    return sum(map(sys.getsizeof, (query.context, *pairs, *texts)))
 
 
 @dataclass(frozen=True)
