@@ -27,8 +27,22 @@ class SubmissionStatus(StrEnum):
         return self in (self.SUCCEEDED, self.FAILED, self.STOPPED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObserved:
+    """State of a pod or process that runs once."""
+
+    problem: str = ""
+    """Why it ended without a result; "" if it did not."""
+    cannot_start: bool = False
+    """Whether the pod cannot start until a user fixes the cause described by `problem`."""
+    waiting_for: str = ""
+    """Why it has not started, for example because its image cannot be pulled."""
+    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
+    """Condition reason for `waiting_for`; unused if `waiting_for` is empty."""
+
+
 @dataclass(frozen=True, slots=True)
-class StagingObserved:
+class StagingObserved(PodObserved):
     """State of the staging pod or process."""
 
     request_hash: str
@@ -36,31 +50,15 @@ class StagingObserved:
     """Result of staging; None while staging is running."""
     progress: StagingProgress | None = None
     """Progress; None if it is unknown."""
-    problem: str = ""
-    """Why staging ended without a result; "" if it did not."""
-    cannot_start: bool = False
-    """Whether the pod cannot start until a user fixes the cause described by `problem`."""
-    waiting_for: str = ""
-    """Why staging has not started, for example because its image cannot be pulled."""
-    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Condition reason for `waiting_for`; unused if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class PreflightObserved:
+class PreflightObserved(PodObserved):
     """State of the preflight pod or process."""
 
     spec_hash: str
     result: PreflightResult | None = None
     """Result of preflight; None while preflight is running."""
-    problem: str = ""
-    """Why preflight failed without a result; "" if it did not."""
-    cannot_start: bool = False
-    """Whether the pod cannot start until a user fixes the cause described by `problem`."""
-    waiting_for: str = ""
-    """Why preflight has not started, for example because its image cannot be pulled."""
-    waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY
-    """Condition reason for `waiting_for`; unused if `waiting_for` is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from support.builders.trainer.policies import (
     make_policy,
     parameters,
     uneven_groups,
-    write_model,
 )
 
 pytestmark = pytest.mark.usefixtures("process_group")
@@ -36,16 +35,6 @@ pytestmark = pytest.mark.usefixtures("process_group")
 LORA = LoraSpec(rank=4)
 ALPHA = LoraSpec(rank=4, alpha=1.5)
 KL = make_objective(kl_coefficient=0.1)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("untied"), tied=False)
 
 
 def make_adapted(model: Path, lora: LoraSpec = LORA) -> PreTrainedModel:

@@ -17,15 +17,9 @@ from support.builders.trainer.policies import (
     one_rank,
     rank_processes,
     uneven_groups,
-    write_model,
 )
 
 INITIAL_SCALE = 2.0**16
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

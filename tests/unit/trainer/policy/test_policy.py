@@ -33,20 +33,9 @@ from support.builders.trainer.policies import (
     make_policy,
     parameters,
     uneven_groups,
-    write_model,
 )
 
 pytestmark = pytest.mark.usefixtures("process_group")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def untied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("untied"), tied=False)
 
 
 def gradient(
