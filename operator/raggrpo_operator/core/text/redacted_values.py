@@ -16,12 +16,9 @@ def redacted_value(path: str, value: Any, values: Mapping[str, Any]) -> Any:
     The value of a pair such as `env[0].value` is hidden if its name looks like that of a secret.
     """
     block, _, field = path.rpartition(".")
-    blocks = re.split(r"[.\[]", block)
-    if field == "value" and "headers" in blocks:
-        return HIDDEN if value else ""
     if field == "value":
         return redacted(value, str(values.get(f"{block}.name", "")))
-    if not set(FREE_JSON).isdisjoint(blocks):
+    if not set(FREE_JSON).isdisjoint(re.split(r"[.\[]", block)):
         return redacted(value, field)
     shown = redacted_field(value, field)
     return HIDDEN if isinstance(shown, str) and has_known_secret(shown) else shown
