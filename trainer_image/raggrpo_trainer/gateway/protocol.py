@@ -250,10 +250,21 @@ def parse_request(kind: type[Request], body: bytes, policy_models: Sequence[str]
         request = kind.model_validate(value)
     except ValidationError as error:
         raise _rejection(error) from error
-    _require_policy_model(request.model, policy_models)
+    require_policy_model(request.model, policy_models)
     if isinstance(request, ChatRequest):
         _require_free_variables(request.chat_template_kwargs or {})
     return request
+
+
+def require_policy_model(model: str, policy_models: Sequence[str]) -> None:
+    """Raise RequestRejected unless a model name means the policy."""
+    if any(fnmatch.fnmatchcase(model, pattern) for pattern in policy_models):
+        return
+    message = (
+        f"model {model!r} does not exist; the policy is served as {', '.join(policy_models)}: add "
+        "the name to rollout.agent.policyModels"
+    )
+    raise RequestRejected(404, message, param="model", code="model_not_found")
 
 
 def _rejection(error: ValidationError) -> RequestRejected:
@@ -269,16 +280,6 @@ def _path(location: Sequence[int | str]) -> str:
     """Return a field as `messages[0].content`."""
     text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
     return text.removeprefix(".")
-
-
-def _require_policy_model(model: str, policy_models: Sequence[str]) -> None:
-    if any(fnmatch.fnmatchcase(model, pattern) for pattern in policy_models):
-        return
-    message = (
-        f"model {model!r} does not exist; the policy is served as {', '.join(policy_models)}: add "
-        "the name to rollout.agent.policyModels"
-    )
-    raise RequestRejected(404, message, param="model", code="model_not_found")
 
 
 def _require_free_variables(variables: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from .protocol import (
     CompletionRequest,
     RequestRejected,
     parse_request,
+    require_policy_model,
 )
 from .responses import KEEP_ALIVE_FRAME, Reply, event, model, model_list
 
@@ -126,7 +127,9 @@ class GatewayServer:
 
     async def _show_model(self, request: web.Request) -> web.Response:
         self._session(request)
-        return web.json_response(model(request.match_info["name"]))
+        name = request.match_info["name"]
+        require_policy_model(name, self._completions.policy_models)
+        return web.json_response(model(name))
 
     def _model_names(self) -> list[str]:
         names = [name for name in self._completions.policy_models if "*" not in name]

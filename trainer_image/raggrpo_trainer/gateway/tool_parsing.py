@@ -10,12 +10,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from raggrpo_trainer.http.background_tasks import BackgroundTasks
+
 PARSE_SECONDS = 30.0
 """Time for one reply; a regular expression of a parser may never end."""
 START_SECONDS = 300.0
 """Time for importing vLLM."""
 MAX_TRIES = 2
-"""How often a reply is parsed whose parser exits or hangs."""
+"""How often a reply is parsed whose parser exits."""
 MAX_LINE_BYTES = 64 << 20
 
 
@@ -77,11 +79,12 @@ class ParserProcess:
     module: str = "raggrpo_trainer.gateway.parser_process"
     parse_seconds: float = PARSE_SECONDS
     _process: Process | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     async def start(self) -> None:
         """Start the process and wait until it parses. Raises ParserUnavailable."""
-        async with self._turn:
+        async with self._lock:
             await self._running()
 
     async def parse(self, reply: SampledReply) -> ParsedReply:
@@ -89,21 +92,25 @@ class ParserProcess:
 
         Raises ParserUnavailable if the process cannot start.
         """
-        problem = ""
-        for _ in range(MAX_TRIES):
-            async with self._turn:
-                try:
-                    return _parsed(await self._call(reply), reply)
-                except (TimeoutError, EOFError, ValueError) as error:
-                    problem = f"the parser failed: {error or type(error).__name__}"
-        return ParsedReply(reply.text, problem=problem)
+        # A canceled caller must not leave its result in the pipe.
+        return await asyncio.shield(self._tasks.start(self._parse(reply)))
 
     async def close(self) -> None:
-        """Kill the process."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-        self._process = None
+        """Kill the process; calls in flight are canceled."""
+        await self._tasks.close()
+        await self._kill()
+
+    async def _parse(self, reply: SampledReply) -> ParsedReply:
+        problem = ""
+        for _ in range(MAX_TRIES):
+            async with self._lock:
+                try:
+                    return _parsed(await self._call(reply), reply)
+                except TimeoutError:
+                    return ParsedReply(reply.text, problem="the parser timed out")
+                except (EOFError, ValueError) as error:
+                    problem = f"the parser failed: {error}"
+        return ParsedReply(reply.text, problem=problem)
 
     async def _call(self, reply: SampledReply) -> dict[str, Any]:
         process = await self._running()
@@ -118,7 +125,7 @@ class ParserProcess:
             is_answered = True
         finally:
             if not is_answered:  # the process must not answer the next call with this result
-                await self.close()
+                await self._kill()
         return outcome
 
     async def _running(self) -> Process:
@@ -138,12 +145,18 @@ class ParserProcess:
             async with asyncio.timeout(START_SECONDS):
                 started = await _read(self._process)
         except (TimeoutError, EOFError) as error:
-            await self.close()
+            await self._kill()
             raise ParserUnavailable(f"the parser process does not start: {error}") from error
         if "problem" in started:
-            await self.close()
+            await self._kill()
             raise ParserUnavailable(started["problem"])
         return self._process
+
+    async def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        self._process = None
 
 
 async def _read(process: Process) -> dict[str, Any]:

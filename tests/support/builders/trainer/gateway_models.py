@@ -147,7 +147,7 @@ class ScriptedEngine:
 
 
 def generation(ids: Sequence[int], reason: str = "stop") -> Generation:
-    """Return a completion whose logprobs tell its tokens apart."""
+    """Return a completion with a different logprob for each token."""
     return Generation(
         tuple(ids), tuple(-0.001 * (1 + i + token) for i, token in enumerate(ids)), reason, 0
     )

@@ -197,7 +197,7 @@ def test_order_of_arrival_does_not_change_tokens_or_rows(seed: int, data: Any) -
 
 
 async def iterate(gateway: Gateway, trajectory: Trajectory, name: str, turns: list[str]) -> Any:
-    """Run a conversation of its own, one call at a time."""
+    """Run a separate conversation, one call at a time."""
     history: list[Any] = [{"role": "user", "content": name}]
     for number, change in enumerate(turns):
         sent = changed(history, change, random.Random(number))
