@@ -29,7 +29,7 @@ LABEL_CLUSTER: Final = "raggrpo.io/cluster"
 LABEL_RETRIEVER: Final = "raggrpo.io/retriever"
 """Value: name of the managed endpoint."""
 LABEL_SPEC_HASH: Final = "raggrpo.io/spec-hash"
-"""On a preflight or staging pod; value: hash of the spec or request that the pod processes."""
+"""On a pod that runs once; value: hash of the spec or request that the pod processes."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "raggrpo-operator"
 """Value of LABEL_MANAGED_BY, and field manager of the operator."""
@@ -59,6 +59,9 @@ ENV_PREFLIGHT_OUTPUT: Final = "RAGGRPO_PREFLIGHT_OUTPUT"
 """File to which preflight writes its result; in a pod, the termination log."""
 ENV_STAGING_REQUEST: Final = "RAGGRPO_STAGING_REQUEST"
 """`StagingRequest` as JSON."""
+ENV_PUSH_JOB: Final = "RAGGRPO_PUSH_JOB"
+ENV_PUSH_STATUS: Final = "RAGGRPO_PUSH_STATUS"
+"""The job whose results are pushed, and its status, as JSON."""
 ENV_RETRIEVER_TOKEN: Final = "RAGGRPO_RETRIEVER_TOKEN"
 """Bearer token that a run's managed retrievers require."""
 ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
@@ -73,6 +76,8 @@ RESERVED_ENV: Final = frozenset(
     {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
         ENV_CA_BUNDLE,
+        ENV_PUSH_JOB,
+        ENV_PUSH_STATUS,
         ENV_RETRIEVER_TOKEN,
         ENV_RUN_MARK,
         ENV_STAGING_REQUEST,
@@ -102,16 +107,19 @@ HEAD_CONTAINER: Final = "ray-head"
 WORKER_CONTAINER: Final = "ray-worker"
 PREFLIGHT_CONTAINER: Final = "preflight"
 STAGING_CONTAINER: Final = "staging"
+PUSH_CONTAINER: Final = "push"
 RETRIEVER_CONTAINER: Final = "retriever"
 MAIN_CONTAINERS: Final = frozenset(
     {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, STAGING_CONTAINER}
-    | {RETRIEVER_CONTAINER}
+    | {PUSH_CONTAINER, RETRIEVER_CONTAINER}
 )
 """The operator's containers, one per pod; admission webhooks may inject others."""
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
 """Command line of the driver in a pod."""
 RAY_START: Final = "raggrpo_trainer.ray_start"
 """Module that runs Ray's command line on a node."""
+PUSH_RESULTS: Final = "raggrpo_cli.push_results"
+"""Module that uploads the results of a job."""
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
@@ -127,6 +135,8 @@ HEADS_DIR: Final = "heads"
 CONFIG_FILE: Final = "config.json"
 DRIVER_LOG: Final = "driver.log"
 EXPORT_DIR: Final = "export"
+BEST_DIR: Final = "best"
+"""Folder of the best checkpoint's model below the folder of the exported model."""
 
 # --- Kubernetes objects and Ray submissions
 
@@ -176,6 +186,11 @@ def preflight_name(job: str, uid: str) -> str:
 def staging_name(job: str, uid: str) -> str:
     """Return the name of a job's staging pod."""
     return child_name(job, uid, "staging")
+
+
+def push_name(job: str, uid: str) -> str:
+    """Return the name of a job's push pod."""
+    return child_name(job, uid, "push")
 
 
 def config_map_name(job: str, uid: str, attempt: AttemptNumber) -> str:

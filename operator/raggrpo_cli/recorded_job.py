@@ -59,8 +59,8 @@ def load_recorded_job(folder: Path) -> RecordedJob:
     except OSError as error:
         fail(f"{folder}: its {STATE} or {JOB} cannot be read: {error.strerror}")
     state = load_state(folder)
-    job = parse_or_exit(read_job_file(folder / JOB))
     status = state.status
+    job = parse_or_exit(read_job_file(folder / JOB)).model_copy(update={"status": status})
     temp_dir = Path(state.temp_dir) if state.temp_dir else None
     return RecordedJob(folder, job, resolve(job, status.preflight.facts), status, temp_dir)
 

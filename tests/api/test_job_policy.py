@@ -111,6 +111,10 @@ def make_held_out(url: str) -> dict[str, Any]:
     return {"spec.data.validationSources": [url]}
 
 
+def make_push(url: str) -> dict[str, Any]:
+    return {"spec.output": {"push": url}}
+
+
 def make_env(name: str, value: str) -> dict[str, Any]:
     return {"spec.env": [{"name": name, "value": value}]}
 
@@ -260,6 +264,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions[].url: every server"),
     "model source": (make_model("hf://theirs/model"), "spec.model.source: every server"),
     "data source": (make_data("hf://datasets/a/b"), "spec.data.sources[]: every server"),
+    "push": (make_push("oci://theirs.example.com/x"), "spec.output.push: every server"),
     "held-out source": (make_held_out("gs://a/b"), "spec.data.validationSources[]: every server"),
     "expression": ({"spec.training.totalSteps": 5001}, "spec.training.totalSteps: at most 5000"),
 }  # fmt: skip
@@ -297,6 +302,7 @@ MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "spec.model.source": make_model,
     "spec.data.sources[]": make_data,
     "spec.data.validationSources[]": make_held_out,
+    "spec.output.push": make_push,
     "spec.egress[]": lambda url: {"spec.egress": [url]},
 }
 
@@ -308,9 +314,8 @@ MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
 def test_urls_that_lead_to_another_path_are_rejected(
     limited: Limited, place: str, end: str
 ) -> None:
-    start = (
-        "s3://ours/a/" if place == "spec.checkpoint.backup.url" else "https://rag.example.com/a/"
-    )
+    in_bucket = place in ("spec.checkpoint.backup.url", "spec.output.push")
+    start = "s3://ours/a/" if in_bucket else "https://rag.example.com/a/"
     assert "as the URL of another path" in limited.refusal(MAKERS[place](start + end))
 
 

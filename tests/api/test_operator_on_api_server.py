@@ -93,6 +93,24 @@ async def test_job_with_sources_stages_them_in_its_own_pod_before_preflight(
     assert config["model"]["path"] == "/mnt/runs/staged/0"
 
 
+async def test_complete_job_pushes_its_results_in_its_own_pod(
+    environment: OperatorEnvironment,
+) -> None:
+    await environment.apply({"spec.output": {"push": "s3://bucket/result"}})
+
+    status = await environment.until(
+        lambda status: (
+            is_phase("Succeeded")(status)
+            and condition(status, "ResultPushed").get("status") == "True"
+        )
+    )
+
+    pushed = status["push"]
+    assert (pushed["url"], pushed["revision"]) == ("s3://bucket/result", "c0ffee")
+    events = await environment.all_of("events.k8s.io/v1", "events")
+    assert "Pushed" in [each["reason"] for each in events]
+
+
 CLAIMS = ("v1", "persistentvolumeclaims")
 
 

@@ -47,6 +47,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "imagePullSecrets": [[], ["a"], ["a", "b"], ["a", "b", "a"]],
     "model.attention": ["Auto", "Sdpa", "Flash", "Eager"],
     "model.source": [REMOVED, "hf://org/name"],
+    "output.push": [REMOVED, "hf://org/name", "hf://org/name@v1/sub", "s3://bucket/key"],
     "data.sources": [[], ["hf://org/name"]],
     "data.validationSources": [[], ["hf://org/name"]],
     "data.trainFiles": [[], ["/mnt/runs/t"], [f"/mnt/runs/{i}" + "中" * 400 for i in range(56)]],

@@ -24,7 +24,7 @@ from raggrpo_api.fields.source import (
     PushTarget,
     parse_push_target,
 )
-from raggrpo_api.trainer.staging import GB, PushResult, StagingReason
+from raggrpo_api.trainer.staging import PushResult, StagingReason, pushed_text
 
 from .authorities import trust_authorities
 from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_RETRY if failure.is_transient else EXIT_FAILED
     if options.result is not None:
         write_json(options.result, result.model_dump_json(by_alias=True))
-    print(f"Pushed {result.bytes / GB:.2f} GB to {result.url} {result.revision}".rstrip())
+    print(f"Pushed to {pushed_text(result)}")
     return 0
 
 

@@ -174,6 +174,22 @@ SourceUrl = Annotated[
 """URL of a source, see `parse_source`."""
 
 
+def _valid_target(url: str) -> str:
+    parse_push_target(url)
+    return url
+
+
+PUSH_PATTERN: Final = "^(hf|s3|gs|oci)://[!-~]+$"
+"""Pattern of URLs of targets; `parse_push_target` reports all other errors."""
+
+PushUrl = Annotated[
+    str,
+    StringConstraints(max_length=MAX_URL, pattern=PUSH_PATTERN),
+    AfterValidator(_valid_target),
+]
+"""URL of a target of results, see `parse_push_target`."""
+
+
 def _after(separator: str, text: str) -> str:
     return f"{separator}{text}" if text else ""
 

@@ -15,6 +15,7 @@ from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.spec.data import DataSpec
 from raggrpo_api.spec.model import ModelSpec
 from raggrpo_api.spec.monitoring import MonitoringSpec
+from raggrpo_api.spec.output import OutputSpec
 from raggrpo_api.spec.recovery import RecoverySpec
 from raggrpo_api.spec.resources import CaBundle, EnvVar, ResourcesSpec, SchedulingSpec, Volume
 from raggrpo_api.spec.retrieval import RetrievalSpec
@@ -81,6 +82,8 @@ class JobSpec(ApiModel):
     """Queue, priority, node selector and tolerations."""
     staging: Annotated[StagingSpec, OPERATIONAL] = StagingSpec()
     """Storage of model.source and data.sources."""
+    output: Annotated[OutputSpec, OPERATIONAL] = OutputSpec()
+    """Upload of the results."""
     suspend: Annotated[bool, OPERATIONAL] = False
     """true: save a checkpoint, delete the pods and wait; false: resume."""
     active_deadline_seconds: Annotated[int, Field(ge=0, le=10 * 365 * 86_400), OPERATIONAL] = 0

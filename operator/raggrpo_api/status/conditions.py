@@ -75,6 +75,8 @@ class ConditionType(StrEnum):
     """The job reached its target step."""
     FAILED = "Failed"
     """The job failed, and no restart can help."""
+    RESULT_PUSHED = "ResultPushed"
+    """The results of the complete job are uploaded to output.push."""
     READY = "Ready"
     """kstatus: the job is complete."""
     RECONCILING = "Reconciling"

@@ -107,6 +107,21 @@ class StagingStatus:
 
 
 @api_dataclass
+class PushStatus:
+    """Upload of the results after the job is complete."""
+
+    request_hash: str = ""
+    """Hash of target, last step and retry annotation; a change repeats the push."""
+    failed_tries: int = 0
+    next_try_time: Time = None
+    url: Message = ""
+    """Location of the newest uploaded results."""
+    revision: ShortText = ""
+    """Commit or digest, if the target has one."""
+    bytes: int = 0
+
+
+@api_dataclass
 class ClusterStatus:
     """The current Ray cluster."""
 
@@ -167,6 +182,7 @@ class JobStatus:
     waiting_time_ratio: RatioText = ""
     """Share of time spent waiting for services, excluding suspension and queues: `0.02`."""
     staging: StagingStatus = StagingStatus()
+    push: PushStatus = PushStatus()
     preflight: PreflightStatus = PreflightStatus()
     pinned: Annotated[
         Pinned, WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}})

@@ -29,7 +29,7 @@ class ConditionReason(StrEnum):
     PASSED = "Passed"
     """All checks passed."""
     NO_RESULT = "NoResult"
-    """The preflight or staging pod ended without a result."""
+    """The preflight, staging or push pod ended without a result."""
 
     # RetrieverReady
     RETRIEVER_NOT_READY = "RetrieverNotReady"
@@ -142,6 +142,12 @@ class ConditionReason(StrEnum):
     # Complete
     TARGET_REACHED = "TargetReached"
     """The target step was reached."""
+
+    # ResultPushed; a condition that is not True may have a StagingReason
+    PUSHING = "Pushing"
+    """The push pod is running."""
+    PUSHED = "Pushed"
+    """All files are uploaded; `status.push` has their URL and revision."""
 
     # Ready
     READY = "Ready"

@@ -19,6 +19,7 @@ class PodRole(StrEnum):
     RETRIEVER = "retriever"
     PREFLIGHT = "preflight"
     STAGING = "staging"
+    PUSH = "push"
 
 
 @api_dataclass

@@ -59,6 +59,8 @@ class StagingReason(StrEnum):
     """The server cannot be reached, or fails, after all retries."""
     TLS_FAILURE = "TlsFailure"
     """The certificate of the server is not trusted."""
+    EXPORT_FAILED = "ExportFailed"
+    """The model to push cannot be exported from its checkpoint."""
     LOCK_LOST = "LockLost"
     """The process was suspended for so long that another one took over the source."""
 
@@ -145,6 +147,23 @@ class PushResult(ApiModel):
     """Commit or digest, if the target has one."""
     bytes: Bytes = 0
     """Total size of the files."""
+
+
+class PushOutcome(ApiModel):
+    """How the push of a job's results ended."""
+
+    pushed: PushResult | None = None
+    """None if the push failed."""
+    reason: StagingReason | None = None
+    """Why the push failed, or None."""
+    message: Message = ""
+    """Problem and remedy."""
+
+
+def pushed_text(pushed: PushResult) -> str:
+    """Return one line such as `hf://org/name, revision 0123abc, 15.20 GB`."""
+    revision = f", revision {pushed.revision}" if pushed.revision else ""
+    return f"{pushed.url}{revision}, {pushed.bytes / GB:.2f} GB"
 
 
 def progress_text(progress: StagingProgress) -> str:

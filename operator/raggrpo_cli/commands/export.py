@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from raggrpo_api.fields.source import InvalidSource, parse_push_target
+from raggrpo_api.trainer.staging import pushed_text
 from raggrpo_cli.job_file import fail
+from raggrpo_cli.push_results import describe, upload
 from raggrpo_cli.recorded_job import DirOption, load_recorded_job
 from raggrpo_cli.terminal import show
 
@@ -28,17 +31,42 @@ def export(
     model: Annotated[
         str, typer.Option("--model", help="Folder of the initial model (default: the job's).")
     ] = "",
+    push: Annotated[
+        str, typer.Option("--push", help="URL to upload the folder to, such as hf://org/name.")
+    ] = "",
 ) -> None:
     """Write a Hugging Face folder from a checkpoint, also of a running or failed job."""
+    if push:
+        _require_target(push)
     if (path is None) == (dir is None):
         fail("specify either a checkpoint folder or a job folder with --dir")
-    if path is None:
-        spec = load_recorded_job(dir or Path()).resolved.spec
+    recorded = load_recorded_job(dir) if dir is not None else None
+    if recorded is not None:
+        spec = recorded.resolved.spec
         path = Path(spec.checkpoint.path)
         model = model or spec.model.path
-    summary = _export(path, output, step, model)
+    summary = _export(path or Path(), output, step, model)
     score = "" if summary["score"] is None else f", {summary['scored_by']} {summary['score']:g}"
     show(f"{output.resolve()}: model after step {summary['step']}{score}")
+    if push:
+        if recorded is not None:
+            describe(output, recorded.job, int(summary["step"]))
+        _push(output, push)
+
+
+def _require_target(url: str) -> None:
+    try:
+        parse_push_target(url)
+    except InvalidSource as error:
+        fail(f"--push {url}: {error}")
+
+
+def _push(folder: Path, url: str) -> None:
+    """Upload the folder, or exit with an error."""
+    outcome = upload(folder, url)
+    if outcome.pushed is None:
+        fail(f"{folder} is complete, but was not pushed ({outcome.reason}): {outcome.message}")
+    show(f"pushed to {pushed_text(outcome.pushed)}")
 
 
 def _export(path: Path, output: Path, step: str, model: str) -> dict[str, float | str]:

@@ -149,6 +149,11 @@ def _problem(status: JobStatus) -> Iterator[str]:
     is_cause = get_condition(status, ConditionType.FAILED).reason == Cause.NOT_LEARNING
     if learning.status == "True" and not is_cause:  # the outcome has the message of the cause
         yield f"  not learning  {learning.message}"
+    pushed = get_condition(status, ConditionType.RESULT_PUSHED)
+    if pushed.status == "False":
+        yield f"  not pushed    {pushed.reason}: {pushed.message}; to try again, repeat the command"
+    elif pushed.status == "True":
+        yield f"  pushed        {pushed.message}"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[str]:

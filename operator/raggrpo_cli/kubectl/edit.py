@@ -10,7 +10,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
-from raggrpo_operator.core.state.conditions import has_ended, is_true
+from raggrpo_operator.core.state.conditions import has_ended, has_push_failed, is_true
 from raggrpo_operator.kube.client import JOBS
 from raggrpo_operator.kube.user_client import UserClient
 
@@ -51,10 +51,10 @@ def resume(
 def retry(
     name: JobName, namespace: Namespace = "", context: Context = "", kubeconfig: Kubeconfig = ""
 ) -> None:
-    """Reopen a failed job, with a new restart budget."""
+    """Reopen a failed job, with a new restart budget, or repeat a failed push."""
 
     def changes(job: RagGrpoJob) -> Changes:
-        if not is_true(job.status, ConditionType.FAILED):
+        if not (is_true(job.status, ConditionType.FAILED) or has_push_failed(job.status)):
             fail(f"job {name} has not failed, it is {job.status.phase}")
         return {
             "metadata": {"annotations": {names.ANNOTATION_RETRY: format_time(datetime.now(UTC))}}

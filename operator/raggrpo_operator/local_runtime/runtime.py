@@ -20,9 +20,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeletePush,
     DeleteStaging,
     DumpStacks,
     StartPreflight,
+    StartPush,
     StartRetriever,
     StartStaging,
     StopAttempt,
@@ -40,6 +42,7 @@ from .job_folder import JobFolder, State, write_atomically
 from .preflight_run import PreflightRun
 from .private_files import private_folder
 from .processes import Processes
+from .push_run import PushRun
 from .ray_head import RayHead, make_temp_dir, remove_temp_dir, start_ray_head
 from .retrievers import Retrievers
 from .secret_values import trainer_env
@@ -74,6 +77,7 @@ class LocalRuntime:
         self._driver: Driver | None = None
         self._staging: StagingRun | None = None
         self._preflight: PreflightRun | None = None
+        self._push: PushRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
         self._silent_since = 0.0
@@ -87,11 +91,13 @@ class LocalRuntime:
         retrievers = await self._retrievers.observe()
         staging = self._staging.observe() if self._staging is not None else None
         preflight = self._preflight.observe() if self._preflight is not None else None
+        push = self._push.observe() if self._push is not None else None
         head = self._head
         if head is None:
             return Observed(
                 staging=staging,
                 preflight=preflight,
+                push=push,
                 cluster=self._abandoned,
                 retrievers=retrievers,
                 in_pods=False,
@@ -114,6 +120,7 @@ class LocalRuntime:
         return Observed(
             staging=staging,
             preflight=preflight,
+            push=push,
             cluster=cluster,
             attempt=attempt if is_responding else None,
             # Progress is read last, so that it is final if the attempt has ended.
@@ -135,6 +142,10 @@ class LocalRuntime:
                 self._start_preflight(action)
             case DeletePreflight():
                 self._delete_preflight()
+            case StartPush():
+                self._start_push(action)
+            case DeletePush():
+                self._delete_push()
             case StartRetriever():
                 self._retrievers.start(action.name, action.managed)
             case StopRetrievers():
@@ -164,6 +175,7 @@ class LocalRuntime:
         """Terminate all processes of the job and remove the temporary folder."""
         self._delete_staging()
         self._delete_preflight()
+        self._delete_push()
         self._retrievers.stop()
         await self._delete_cluster()
         self._remove_temp_dir()
@@ -263,6 +275,22 @@ class LocalRuntime:
         if self._preflight is not None:
             self._preflight.terminate()
             self._preflight = None
+
+    def _start_push(self, action: StartPush) -> None:
+        self._delete_push()
+        self._push = PushRun(
+            self._processes,
+            action.job,
+            action.request_hash,
+            output=self._folder.path / "push.json",
+            log_file=self._folder.logs / "push.log",
+            env=trainer_env(action.plan.spec, os.environ),
+        )
+
+    def _delete_push(self) -> None:
+        if self._push is not None:
+            self._push.terminate()
+            self._push = None
 
     def _remove_temp_dir(self) -> None:
         """Remove the temporary folder, which may be that of a killed run."""

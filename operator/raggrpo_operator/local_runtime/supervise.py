@@ -14,6 +14,7 @@ from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_api.trainer.resume import incompatible
 from raggrpo_operator.core.lifecycle.deadlines.active_deadline import paused_at_last_observation
+from raggrpo_operator.core.state.conditions import has_push_failed
 from raggrpo_operator.errors import OperatorError, PermanentError
 from raggrpo_operator.reconcile import reconcile
 
@@ -38,8 +39,9 @@ class Interrupted(Exception):
 def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     """Return the job with its uid and last status from the folder, and the saved state.
 
-    Kills processes that a killed run has left. A failed job is retried with a new restart budget.
-    Raises OperatorError if a value that defines the model has changed.
+    Kills processes that a killed run has left. A failed job is retried with a new restart budget,
+    and a failed push is repeated. Raises OperatorError if a value that defines the model has
+    changed.
     """
     state = folder.load()
     if state.mark:
@@ -51,7 +53,7 @@ def prepare(folder: JobFolder, job: RagGrpoJob) -> tuple[RagGrpoJob, State]:
     if spec != state.spec:
         state.generation += 1
         state.spec = spec
-    if state.status.phase is Phase.FAILED:
+    if state.status.phase is Phase.FAILED or has_push_failed(state.status):
         state.retry += 1
     annotations = {**job.metadata.annotations, ANNOTATION_RETRY: str(state.retry)}
     metadata = job.metadata.model_copy(

@@ -30,6 +30,7 @@ PROBLEMS = frozenset(
         ConditionType.SLOWING_DOWN,
         ConditionType.HOST_MEMORY_GROWING,
         ConditionType.POLICY_MISMATCH,
+        ConditionType.RESULT_PUSHED,
     }
 )
 """Conditions that are problems if they explain the state of a job and are not Unknown."""

@@ -28,6 +28,8 @@ def summarize(status: JobStatus, log_dir: Path) -> dict[str, Any]:
         "totalSteps": status.progress.total_steps,
         "bestStep": status.best_step,
         "bestScore": status.best_score,
+        "pushedTo": status.push.url,
+        "pushedRevision": status.push.revision,
         "restarts": status.restarts.total,
         "attempts": to_jsonable_python(status.attempts, by_alias=True),
         "rewardFirst": fmean(rewards[:END_STEPS]) if rewards else None,

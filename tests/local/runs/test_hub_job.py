@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from support.builders.trainer.word_model import write_word_model
-from support.servers.hub_server import HubServer
+from support.servers.hub_server import TOKEN, HubServer
 
 WORDS = [f"w{i}" for i in range(16)]
 
@@ -29,7 +29,9 @@ def hub(tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
-def run(folder: Path, hub: HubServer, *options: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    folder: Path, hub: HubServer, *options: str, token: str = ""
+) -> "subprocess.CompletedProcess[str]":
     job = {
         "apiVersion": "raggrpo.io/v1alpha1",
         "kind": "RagGrpoJob",
@@ -52,7 +54,13 @@ def run(folder: Path, hub: HubServer, *options: str) -> "subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hub")},
+        env={
+            **os.environ,
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(folder / "hub"),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_TOKEN": token,
+        },
     )
 
 
@@ -75,3 +83,60 @@ def test_job_trains_on_model_and_data_of_hub(tmp_path: Path, hub: HubServer) -> 
     revisions = [each["revision"] for each in status["staging"]["sources"]]
     repositories = [hub.repositories[name] for name in ("org/words", "datasets/org/words")]
     assert revisions == [each.branches["main"] for each in repositories]
+
+
+@pytest.mark.timeout(600)
+def test_job_pushes_its_results_to_hub(tmp_path: Path, hub: HubServer) -> None:
+    sets = (
+        "output.push=hf://org/result",
+        "training.lora={rank: 2}",
+        "checkpoint.everySteps=1",
+    )
+    options = [text for each in sets for text in ("--set", each)]
+
+    without_token = run(tmp_path, hub, *options)
+
+    assert without_token.returncode == 0, without_token.stdout + without_token.stderr
+    assert "not pushed    TokenMissing" in without_token.stdout
+    assert "org/result" not in hub.repositories
+
+    done = run(tmp_path, hub, *options, token=TOKEN)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pushed        hf://org/result, revision " in done.stdout
+    repository = hub.repositories["org/result"]
+    assert repository.is_private
+    files = repository.commits[repository.branches["main"]]
+    status = json.loads((tmp_path / "job" / "state.json").read_text())["status"]
+    assert status["push"]["revision"] == repository.branches["main"]
+    model = {"config.json", "model.safetensors", "adapter/adapter_model.safetensors"}
+    expected = model | {"README.md", "report.html", "summary.json"}
+    if status["bestStep"] != 2:
+        expected |= {f"best/{name}" for name in model}
+    assert expected <= set(files)
+    card = files["README.md"].decode()
+    revision = hub.repositories["org/words"].branches["main"]
+    assert f"| Base model | hf://org/words, revision {revision} |" in card
+    assert "| Steps | 2 of 2 |" in card
+    summary = json.loads(files["summary.json"])
+    assert summary["attempts"][0]["toStep"] == 2
+    assert len(summary["attempts"]) == 1
+
+    exported = [sys.executable, "-m", "raggrpo_cli.main", "export", "--dir", str(tmp_path / "job")]
+    by_hand = subprocess.run(
+        [*exported, "--step", "1", "-o", str(tmp_path / "out"), "--push", "hf://org/result@first"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_TOKEN": TOKEN,
+        },
+    )
+    assert by_hand.returncode == 0, by_hand.stdout + by_hand.stderr
+    assert "pushed to hf://org/result@first, revision " in by_hand.stdout
+    files = repository.commits[repository.branches["first"]]
+    assert "- this folder: the model after step 1" in files["README.md"].decode()
+    assert model | {"report.html", "summary.json"} <= set(files)

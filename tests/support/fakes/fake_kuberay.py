@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import yaml
 
+from raggrpo_api.job_variables import job_from_variables
 from raggrpo_api.names import ENV_STAGING_REQUEST
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
-from raggrpo_api.trainer.staging import StagingRequest
+from raggrpo_api.trainer.staging import PushOutcome, PushResult, StagingRequest
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_ray import FakeRay
 from support.fakes.fake_runtime import staged
@@ -193,12 +194,16 @@ class FakeKubeRay:
         await self._api.create(self._path("v1", "pods"), pod)
 
     def _result_of(self, pod: Manifest, role: str) -> str:
-        """Return the result that a preflight or staging pod writes, or "" for other pods."""
+        """Return the result that a pod writes that runs once, or "" for other pods."""
         if role == "preflight":
             return self.preflight.model_dump_json(by_alias=True)
+        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        if role == "push":
+            url = job_from_variables(env).spec.output.push or ""
+            result = PushResult(url=url, revision="c0ffee", bytes=1)
+            return PushOutcome(pushed=result).model_dump_json(by_alias=True)
         if role != "staging":
             return ""
-        env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
         request = StagingRequest.model_validate_json(env[ENV_STAGING_REQUEST])
         return staged(request).model_dump_json(by_alias=True)
 

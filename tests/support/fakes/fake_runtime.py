@@ -28,6 +28,8 @@ from raggrpo_api.trainer.progress import (
     Stage,
 )
 from raggrpo_api.trainer.staging import (
+    PushOutcome,
+    PushResult,
     StagedSource,
     StagingProgress,
     StagingRequest,
@@ -38,9 +40,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeletePush,
     DeleteStaging,
     DumpStacks,
     StartPreflight,
+    StartPush,
     StartRetriever,
     StartStaging,
     StopAttempt,
@@ -53,6 +57,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     DeviceObserved,
     Observed,
     PreflightObserved,
+    PushObserved,
     RetrieverObserved,
     StagingObserved,
     StartObserved,
@@ -115,6 +120,12 @@ def staged(request: StagingRequest) -> StagingResult:
     )
 
 
+def pushed(action: StartPush) -> PushOutcome:
+    """Return the outcome of a successful push."""
+    url = action.job.spec.output.push or ""
+    return PushOutcome(pushed=PushResult(url=url, revision="c0ffee", bytes=2 * 10**9))
+
+
 Fault = Callable[["FakeRuntime", Attempt], None]
 
 
@@ -132,6 +143,8 @@ class FakeRuntime:
     )
     stagings: list[StagingResult | str] = field(default_factory=list)
     """Results of the next stagings, or why they end without one; further ones succeed."""
+    pushes: list[PushOutcome | str] = field(default_factory=list)
+    """Outcomes of the next pushes, or why they end without one; further ones succeed."""
     preflights: list[str] = field(default_factory=list)
     """Outcomes of the next preflights: "lost" or "hangs"; further ones pass."""
     performed: list[Action] = field(default_factory=list)
@@ -187,6 +200,7 @@ class FakeRuntime:
     _successor: tuple[int, datetime] | None = None
     """Attempt that lost its head, and the time at which the replacement is ready."""
     _staging: tuple[StartStaging, datetime, StagingResult | str] | None = None
+    _push: tuple[StartPush, datetime, PushOutcome | str] | None = None
     _preflight: tuple[str, datetime, str] | None = None
 
     async def observe(self, job: RagGrpoJob) -> Observed:
@@ -197,6 +211,7 @@ class FakeRuntime:
         return Observed(
             staging=self._observed_staging(),
             preflight=self._observed_preflight(),
+            push=self._observed_push(),
             cluster=self._observed_cluster(job.status.attempt),
             attempt=attempt,
             progress=None if self.is_blind or self.missing_key else self._progress(),
@@ -220,6 +235,12 @@ class FakeRuntime:
                     self._staging = (action, self.now, result)
             case DeleteStaging():
                 self._staging = None
+            case StartPush():
+                if self._push is None:
+                    fate = self.pushes.pop(0) if self.pushes else pushed(action)
+                    self._push = (action, self.now, fate)
+            case DeletePush():
+                self._push = None
             case StartPreflight(spec_hash=spec_hash):
                 fate = self.preflights.pop(0) if self.preflights else ""
                 self._preflight = (spec_hash, self.now, fate)
@@ -393,6 +414,16 @@ class FakeRuntime:
             progress = StagingProgress(bytes_done=31 * 10**8, bytes_total=152 * 10**8)
             return StagingObserved(action.request_hash, progress=progress)
         return StagingObserved(action.request_hash, result)
+
+    def _observed_push(self) -> PushObserved | None:
+        if self._push is None:
+            return None
+        action, started, outcome = self._push
+        if isinstance(outcome, str):
+            return PushObserved(action.request_hash, problem=outcome)
+        if (self.now - started).total_seconds() < STAGING_SECONDS:
+            return PushObserved(action.request_hash)
+        return PushObserved(action.request_hash, outcome)
 
     def _observed_preflight(self) -> PreflightObserved | None:
         if self._preflight is None:

@@ -6,6 +6,7 @@ An action carries all its inputs, so a runtime neither resolves a job nor sizes 
 from dataclasses import dataclass
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import Sizing
@@ -49,6 +50,21 @@ class StartPreflight:
 @dataclass(frozen=True, slots=True)
 class DeletePreflight:
     """Delete the preflight pod or process."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPush:
+    """Upload the results of the complete job in a pod or local process without a GPU."""
+
+    plan: PodPlan
+    job: RagGrpoJob
+    """The job with its status at the start of the push."""
+    request_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePush:
+    """Delete the push pod or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +130,8 @@ Action = (
     | DeleteStaging
     | StartPreflight
     | DeletePreflight
+    | StartPush
+    | DeletePush
     | StartRetriever
     | StopRetrievers
     | CreateCluster

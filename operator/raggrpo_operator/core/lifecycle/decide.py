@@ -21,8 +21,15 @@ from raggrpo_operator.core.spec.resolve import Resolved, resolve
 from raggrpo_operator.core.spec.violation import Violation, errors
 from raggrpo_operator.core.state.conditions import get_condition, has_ended, is_true
 
-from .actions import Action, DeleteCluster, DeletePreflight, DeleteStaging, StopRetrievers
-from .after_attempt import recovery
+from .actions import (
+    Action,
+    DeleteCluster,
+    DeletePreflight,
+    DeletePush,
+    DeleteStaging,
+    StopRetrievers,
+)
+from .after_attempt import push, recovery
 from .after_attempt.classification import classify
 from .before_attempt import launch, preflight, retrievers, staging, start_from
 from .before_attempt.queueing import update_queued
@@ -63,7 +70,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         return _reject(this, fatal)
     this.set_condition(ConditionType.ACCEPTED, True, ConditionReason.VALID)
     if has_ended(this.status) and not _reopen(this):  # 2. a job that has ended
-        return _release_all(this)
+        return _finish(this)
     is_queued = update_queued(this)
     _advance_deadline(this, is_held_back=is_queued or this.spec.suspend)
     if _is_running(this.status):  # 3. an attempt is recorded or running
@@ -174,6 +181,16 @@ def _reopen(this: Round) -> bool:
     return True
 
 
+def _finish(this: Round) -> Decision:
+    """Release all resources of a job that has ended, then push its results."""
+    if not push.is_push_due(this.job, this.status):
+        return _release_all(this)
+    this.actions.extend(each for each in _releases(this.observed) if each != DeletePush())
+    if this.actions:
+        return this.decision(requeue_after=RELEASE_SECONDS)
+    return push.push_results(this)
+
+
 def _release_all(this: Round) -> Decision:
     """Release all resources; requeue only while any of them exists."""
     this.actions.extend(_releases(this.observed))
@@ -189,6 +206,8 @@ def _releases(observed: Observed) -> Iterator[Action]:
         yield DeleteStaging()
     if observed.preflight is not None:
         yield DeletePreflight()
+    if observed.push is not None:
+        yield DeletePush()
 
 
 def _suspend(this: Round) -> Decision:

@@ -9,7 +9,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.progress import Progress
-from raggrpo_api.trainer.staging import StagingProgress, StagingResult
+from raggrpo_api.trainer.staging import PushOutcome, StagingProgress, StagingResult
 
 
 class SubmissionStatus(StrEnum):
@@ -50,6 +50,15 @@ class StagingObserved(PodObserved):
     """Result of staging; None while staging is running."""
     progress: StagingProgress | None = None
     """Progress; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushObserved(PodObserved):
+    """State of the push pod or process."""
+
+    request_hash: str
+    result: PushOutcome | None = None
+    """How the push ended; None while it is running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ class Observed:
 
     staging: StagingObserved | None = None
     preflight: PreflightObserved | None = None
+    push: PushObserved | None = None
     cluster: ClusterObserved | None = None
     attempt: AttemptObserved | None = None
     progress: Progress | None = None

@@ -1,4 +1,4 @@
-"""All objects that the operator creates for a job's first attempt, except the token Secret."""
+"""All objects of a job with one attempt, except the token Secret."""
 
 from dataclasses import replace
 
@@ -9,9 +9,11 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.lifecycle.actions import (
     PodPlan,
     StartPreflight,
+    StartPush,
     StartRetriever,
     StartStaging,
 )
+from raggrpo_operator.core.lifecycle.after_attempt.push import push_hash
 from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster, next_cluster
 from raggrpo_operator.core.lifecycle.before_attempt.preflight import spec_hash
 from raggrpo_operator.core.sizing.size import size
@@ -24,6 +26,7 @@ from .config_map import render_config_map
 from .metadata import Manifest
 from .network_policy import render_network_policy
 from .preflight_pod import render_preflight_pod
+from .push_pod import render_push_pod
 from .ray_cluster import render_ray_cluster
 from .retriever import render_deployment, render_service, service_address
 from .staging_pod import render_staging_pod
@@ -60,10 +63,12 @@ def render_first_attempt(
         manifests[f"retriever-{name}-service"] = render_service(metadata, name)
         manifests[f"retriever-{name}"] = render_deployment(metadata, settings, start)
     submitted = trainer_config(job, resolved, facts=facts, retriever_addresses=addresses)
+    pushes = {"push": _push(job, plan, settings)} if spec.output.push else {}
     token = TokenRef(names.token_secret_name(metadata.name, PLACEHOLDER_DIGEST), "current")
     return manifests | {
         "raycluster": render_ray_cluster(metadata, settings, cluster, token),
         "configmap": render_config_map(metadata, config=submitted),
+        **pushes,
     }
 
 
@@ -73,3 +78,8 @@ def _staging(job: RagGrpoJob, plan: PodPlan, settings: ClusterSettings) -> dict[
         return {}
     action = StartStaging(plan, request, request_hash(plan.spec))
     return {"staging": render_staging_pod(job.metadata, settings, action)}
+
+
+def _push(job: RagGrpoJob, plan: PodPlan, settings: ClusterSettings) -> Manifest:
+    action = StartPush(plan, job, push_hash(job, job.status))
+    return render_push_pod(job.metadata, settings, action)

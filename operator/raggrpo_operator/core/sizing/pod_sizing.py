@@ -6,7 +6,12 @@ Memory is both request and limit, so the cluster reserves the sum of the terms.
 from collections.abc import Mapping
 from functools import partial
 
-from raggrpo_api.memory.arithmetic import GIB, MIB
+from raggrpo_api.memory.arithmetic import (
+    EXPORT_BYTES_PER_PARAMETER,
+    GIB,
+    LOADING_BYTES_PER_PARAMETER,
+    MIB,
+)
 from raggrpo_api.memory.gpu import cpu_kv_cache, weights_bytes
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Placement
@@ -38,6 +43,8 @@ DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
 STAGING_BYTES = 2 * GIB
 """Memory of the staging pod, whose clients buffer parts of several files."""
+PUSH_BYTES = 2 * GIB
+"""Memory of the push pod without the model that it exports."""
 PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
 PYTHON_OBJECT_FACTOR = 6
@@ -129,6 +136,22 @@ def staging(spec: JobSpec) -> Sized | None:
     memory = [term("stagingMemory", "clients", STAGING_BYTES, "buffers of parallel downloads")]
     amount = format_bytes(total(memory), memory_unit(spec))
     return PodSizing(role=PodRole.STAGING, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
+
+
+def push(spec: JobSpec, facts: Facts) -> Sized | None:
+    """Return the size of the push pod, or None if the job pushes nothing.
+
+    The export of the best checkpoint has the model in fp32 and once more in its own data type.
+    """
+    if not spec.output.push:
+        return None
+    export = (LOADING_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER) * facts.parameters
+    memory = [
+        term("pushMemory", "clients", PUSH_BYTES, "libraries and buffers of uploads"),
+        term("pushMemory", "export", export, with_model_note("8 B per parameter", facts)),
+    ]
+    amount = format_bytes(total(memory), memory_unit(spec))
+    return PodSizing(role=PodRole.PUSH, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 
 
 def retrievers(spec: JobSpec, facts: Facts) -> list[Sized]:

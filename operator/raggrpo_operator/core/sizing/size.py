@@ -47,11 +47,13 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
     rollout, staging = pod_sizing.rollout(spec, known), pod_sizing.staging(spec)
+    push = pod_sizing.push(spec, known)
     others: list[Sized] = [
         pod_sizing.head(spec, known),
         *([rollout] if rollout is not None else []),
         *([staging] if staging is not None else []),
         pod_sizing.preflight(spec, known),
+        *([push] if push is not None else []),
         *pod_sizing.retrievers(spec, known),
     ]
     return Sizing(

@@ -33,6 +33,8 @@ _BY_PATTERN: Mapping[str, str] = {
     PARSER: "write the name of one of vLLM's parsers, such as hermes",
     MODEL_NAME: "use printable ASCII without spaces",
     source.SOURCE_PATTERN: "write a URL such as hf://org/name@revision, in ASCII",
+    source.PUSH_PATTERN: "write a URL such as hf://org/name, s3://bucket/folder or "
+    "oci://registry.example.com/name:tag, in ASCII",
     START_STEP: "specify Newest, Best or the number of a step",
     BODY_FIELD: "use at most 64 printable ASCII characters",
 }

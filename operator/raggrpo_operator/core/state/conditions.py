@@ -60,6 +60,11 @@ def has_ended(status: JobStatus) -> bool:
     return is_true(status, ConditionType.COMPLETE) or is_true(status, ConditionType.FAILED)
 
 
+def has_push_failed(status: JobStatus) -> bool:
+    """Return whether the results of the job could not be pushed."""
+    return get_condition(status, ConditionType.RESULT_PUSHED).status == "False"
+
+
 def set_condition(
     status: JobStatus,
     kind: ConditionType,

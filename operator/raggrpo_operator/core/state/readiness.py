@@ -31,6 +31,8 @@ EXPLANATIONS = (
     (ConditionType.HOST_MEMORY_GROWING, "True"),
     (ConditionType.POLICY_MISMATCH, "True"),
     (ConditionType.PROGRESSING, "True"),
+    (ConditionType.RESULT_PUSHED, "False"),
+    (ConditionType.RESULT_PUSHED, "Unknown"),
 )
 """Conditions that explain the state of a job, most significant first."""
 

@@ -92,6 +92,12 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
             return "Waiting in a queue" if is_queued else "The job is suspended"
         case ConditionType.COMPLETE, "True":
             return "Complete"
+        case ConditionType.RESULT_PUSHED, "True":
+            return "The results are pushed"
+        case ConditionType.RESULT_PUSHED, "False":
+            return "Pushing the results failed"
+        case ConditionType.RESULT_PUSHED, "Unknown" if now.message:
+            return "Pushing the results is delayed"
         case ConditionType.FAILED, "True":
             return f"Failed ({now.reason})"
         case kind, "True" if kind in WARNING_CONDITIONS:

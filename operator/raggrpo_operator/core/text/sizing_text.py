@@ -19,6 +19,8 @@ _UNITS = {
     "rolloutShm": "/dev/shm per engine pod",
     "rolloutMemory": "memory per engine pod",
     "preflightMemory": "memory of the preflight",
+    "stagingMemory": "memory of the staging",
+    "pushMemory": "memory of the push",
 }
 
 

@@ -83,6 +83,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     if status.best_step is not None:
         score = f", {status.best_score}" if status.best_score else ""
         yield from labeled("best", f"checkpoint of step {status.best_step}{score}", width)
+    if status.push.url:
+        revision = f", revision {status.push.revision}" if status.push.revision else ""
+        yield from labeled("pushed", f"{status.push.url}{revision}", width)
     if status.restarts.total:
         yield from labeled("restarts", _restarts(status), width)
     if status.effective_training_time_ratio:

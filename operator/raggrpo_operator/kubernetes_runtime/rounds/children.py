@@ -12,6 +12,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     PodPlan,
     StartPreflight,
+    StartPush,
     StartRetriever,
     StartStaging,
 )
@@ -20,6 +21,7 @@ from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.network_policy import render_network_policy
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
+from raggrpo_operator.core.manifests.push_pod import render_push_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
 from raggrpo_operator.core.manifests.staging_pod import render_staging_pod
@@ -72,6 +74,10 @@ class Children:
     async def start_staging(self, job: Metadata, action: StartStaging) -> None:
         """Create the staging pod; raises like `start_preflight`."""
         await self._start_pod(job, action.plan, render_staging_pod(job, self.settings, action))
+
+    async def start_push(self, job: Metadata, action: StartPush) -> None:
+        """Create the push pod; raises like `start_preflight`."""
+        await self._start_pod(job, action.plan, render_push_pod(job, self.settings, action))
 
     async def start_retriever(self, job: Metadata, action: StartRetriever) -> None:
         """Apply the Service and Deployment of a managed retriever.

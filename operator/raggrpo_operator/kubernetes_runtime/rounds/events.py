@@ -22,6 +22,7 @@ WARNING_WHEN_FALSE = frozenset(
         ConditionType.PREFLIGHT_PASSED,
         ConditionType.RESUME_VERIFIED,
         ConditionType.CHECKPOINT_HEALTHY,
+        ConditionType.RESULT_PUSHED,
     }
 )
 WARNING_WHEN_TRUE = frozenset(

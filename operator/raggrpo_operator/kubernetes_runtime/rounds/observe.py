@@ -17,10 +17,11 @@ from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
-from raggrpo_api.trainer.staging import StagingResult
+from raggrpo_api.trainer.staging import PushOutcome, StagingResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
+    PushObserved,
     RetrieverObserved,
     StagingObserved,
 )
@@ -45,7 +46,7 @@ from raggrpo_operator.kube.pod_evidence import (
 
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
-Task = TypeVar("Task", PreflightObserved, StagingObserved)
+Task = TypeVar("Task", PreflightObserved, StagingObserved, PushObserved)
 CLOCK_SKEW_SECONDS = 60
 """Maximum seconds by which the clock of the API server is assumed to be ahead."""
 PHASES_WITHOUT_DRIVER = frozenset({"Pending", "Succeeded", "Failed"})
@@ -257,6 +258,13 @@ def observed_staging(
 ) -> StagingObserved | None:
     """Return the newest staging pod as `decide` reads it, or None if there is none."""
     return _observed_pod(StagingObserved, StagingResult, pods, problem, problem_is_final)
+
+
+def observed_push(
+    pods: Collection[Manifest], problem: StartProblem | None, problem_is_final: bool
+) -> PushObserved | None:
+    """Return the newest push pod as `decide` reads it, or None if there is none."""
+    return _observed_pod(PushObserved, PushOutcome, pods, problem, problem_is_final)
 
 
 def running_address(pods: Collection[Manifest]) -> str | None:

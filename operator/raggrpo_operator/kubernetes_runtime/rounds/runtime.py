@@ -19,9 +19,11 @@ from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
+    DeletePush,
     DeleteStaging,
     DumpStacks,
     StartPreflight,
+    StartPush,
     StartRetriever,
     StartStaging,
     StopAttempt,
@@ -73,6 +75,7 @@ from .observe import (
     may_head_save,
     observed_cluster,
     observed_preflight,
+    observed_push,
     observed_retrievers,
     observed_staging,
     oldest_cluster,
@@ -129,11 +132,10 @@ class KubernetesRuntime:
         context, now = self._context, self._context.clock()
         pods = list(context.objects.pods.get(self._key, ()))
         owned = owned_by(self._uid, pods)
-        preflights = [each for each in owned if _role(each) == PodRole.PREFLIGHT]
-        problem, is_final = context.evidence.start_problem(self._key, preflights, now)
         observed = Observed(
             staging=await self._staging(owned),
-            preflight=observed_preflight(preflights, problem, is_final),
+            preflight=observed_preflight(*self._run_once(owned, PodRole.PREFLIGHT)),
+            push=observed_push(*self._run_once(owned, PodRole.PUSH)),
             retrievers=observed_retrievers(self._deployments(), pods, self._check_start),
             default_image=context.children.settings.trainer_image,
             delay_seconds=self._delay_seconds,
@@ -168,13 +170,19 @@ class KubernetesRuntime:
 
     async def _staging(self, owned: Collection[Manifest]) -> StagingObserved | None:
         """Return the staging pod, with its progress while it runs."""
-        pods = [each for each in owned if _role(each) == PodRole.STAGING]
-        context = self._context
-        problem, is_final = context.evidence.start_problem(self._key, pods, context.clock())
+        pods, problem, is_final = self._run_once(owned, PodRole.STAGING)
         observed = observed_staging(pods, problem, is_final)
         if observed is None or (address := running_address(pods)) is None:
             return observed
-        return replace(observed, progress=await context.heads.staging_progress(address))
+        return replace(observed, progress=await self._context.heads.staging_progress(address))
+
+    def _run_once(
+        self, owned: Collection[Manifest], role: PodRole
+    ) -> tuple[list[Manifest], StartProblem | None, bool]:
+        """Return the pods of a role, their start problem, and whether that is final."""
+        pods = [each for each in owned if _role(each) == role]
+        now = self._context.clock()
+        return pods, *self._context.evidence.start_problem(self._key, pods, now)
 
     async def _start(self, job: RagGrpoJob, name: str) -> StartObserved:
         """Return where the checkpoints of another job in the namespace are."""
@@ -203,6 +211,10 @@ class KubernetesRuntime:
                 await children.start_preflight(job.metadata, action)
             case DeletePreflight():
                 await self._delete_pods(job, PodRole.PREFLIGHT)
+            case StartPush():
+                await children.start_push(job.metadata, action)
+            case DeletePush():
+                await self._delete_pods(job, PodRole.PUSH)
             case StartRetriever():
                 await children.start_retriever(job.metadata, action)
             case StopRetrievers():

@@ -55,7 +55,7 @@ MAX_PREFLIGHT_LOSSES = 3
 def spec_hash(job: RagGrpoJob) -> str:
     """Return the hash of the spec fields that affect preflight."""
     spec = job.manifest()["spec"]
-    ignored = ("suspend", "recovery", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
+    ignored = ("suspend", "output", "recovery", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
     hashed = {key: value for key, value in spec.items() if key not in ignored}
     if "training" in hashed:
         lengths = ("totalSteps", "epochs")

@@ -1,0 +1,51 @@
+"""The push of a local run as a child process."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.job_variables import job_variables
+from raggrpo_api.names import PUSH_RESULTS
+from raggrpo_api.trainer.staging import PushOutcome
+from raggrpo_operator.core.lifecycle.observed import PushObserved
+
+from .processes import Processes, exit_text
+
+
+class PushRun:
+    """A running or finished push, which writes its outcome to a file."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        job: RagGrpoJob,
+        request_hash: str,
+        *,
+        output: Path,
+        log_file: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        self._processes, self._request_hash, self._output = processes, request_hash, output
+        output.unlink(missing_ok=True)
+        command = (sys.executable, "-m", PUSH_RESULTS, "--result", str(output))
+        child_env = {**env, **job_variables(job)}
+        self._child = processes.start("push", command, child_env, log_file)
+
+    def observe(self) -> PushObserved:
+        """Return the outcome or the problem of the push, or neither while it is running."""
+        code = self._child.exit_code()
+        if code is None:
+            return PushObserved(self._request_hash)
+        try:
+            outcome = PushOutcome.model_validate_json(self._output.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            problem = f"the push exited with {exit_text(code)}: {self._child.log_tail()}"
+            return PushObserved(self._request_hash, problem=problem)
+        return PushObserved(self._request_hash, outcome)
+
+    def terminate(self) -> None:
+        """Terminate the push process."""
+        self._processes.terminate(self._child)
