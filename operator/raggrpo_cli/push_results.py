@@ -10,13 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from raggrpo_api.fields.source import parse_push_target
+from raggrpo_api.fields.source import InvalidSource, parse_push_target
 from raggrpo_api.fields.text import error_first
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.job_variables import job_from_variables
 from raggrpo_api.names import BEST_DIR, EXPORT_DIR
 from raggrpo_api.trainer.staging import PushOutcome, StagingReason
+from raggrpo_cli.job_file import fail
+from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
+from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.reporting.model_card import write_card
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_operator.reporting.summary import write_summary
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Not replaced: Kubernetes reads the file that it mounts.
     options.result.write_text(outcome.model_dump_json(by_alias=True))
     if outcome.pushed is None:
-        print(f"error: {outcome.reason}: {outcome.message}", file=sys.stderr)
+        show(f"error: {outcome.reason}: {outcome.message}", err=True)
         return 1
     return 0
 
@@ -50,9 +53,11 @@ def push_results(job: RagGrpoJob) -> PushOutcome:
     folder = Path(resolved.spec.checkpoint.path) / EXPORT_DIR
     try:
         _complete_models(job, folder, resolved.spec.model.path)
+        describe(folder, job, job.status.progress.step)
     except ExportFailed as error:
         return PushOutcome(reason=StagingReason.EXPORT_FAILED, message=str(error))
-    describe(folder, job, job.status.progress.step)
+    except OperatorError as error:
+        return PushOutcome(reason=StagingReason.FOLDER_NOT_WRITABLE, message=str(error))
     return upload(folder, job.spec.output.push or "")
 
 
@@ -65,9 +70,17 @@ def upload(folder: Path, url: str) -> PushOutcome:
     target = parse_push_target(url)
     trust_authorities()
     try:
-        return PushOutcome(pushed=push(folder, target, lambda text: print(text, flush=True)))
+        return PushOutcome(pushed=push(folder, target, show))
     except StagingFailed as failure:
         return PushOutcome(reason=failure.reason, message=str(failure))
+
+
+def require_target(url: str) -> None:
+    """Exit with an error if the URL of `--push` is not that of a target."""
+    try:
+        parse_push_target(url)
+    except InvalidSource as error:
+        fail(f"--push {url}: {error}")
 
 
 def describe(folder: Path, job: RagGrpoJob, step: int) -> None:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from raggrpo_api.fields.source import InvalidSource, parse_push_target
 from raggrpo_api.trainer.staging import pushed_text
 from raggrpo_cli.job_file import fail
-from raggrpo_cli.push_results import describe, upload
+from raggrpo_cli.push_results import describe, require_target, upload
 from raggrpo_cli.recorded_job import DirOption, load_recorded_job
 from raggrpo_cli.terminal import show
 
@@ -37,7 +36,7 @@ def export(
 ) -> None:
     """Write a Hugging Face folder from a checkpoint, also of a running or failed job."""
     if push:
-        _require_target(push)
+        require_target(push)
     if (path is None) == (dir is None):
         fail("specify either a checkpoint folder or a job folder with --dir")
     recorded = load_recorded_job(dir) if dir is not None else None
@@ -52,13 +51,6 @@ def export(
         if recorded is not None:
             describe(output, recorded.job, int(summary["step"]))
         _push(output, push)
-
-
-def _require_target(url: str) -> None:
-    try:
-        parse_push_target(url)
-    except InvalidSource as error:
-        fail(f"--push {url}: {error}")
 
 
 def _push(folder: Path, url: str) -> None:

@@ -13,6 +13,7 @@ from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.rag_test import RagTest
 from raggrpo_cli.check_output import show_result
 from raggrpo_cli.job_file import FAILED, fail
+from raggrpo_cli.push_results import require_target
 from raggrpo_cli.rag_test_output import Most, Seconds, show_results
 from raggrpo_cli.terminal import AsJson, show
 from raggrpo_operator.core.spec.resolve import resolve
@@ -40,6 +41,11 @@ class _Exported(BaseModel):
     step: int
 
 
+PUSH = """
+output=$1 target=$2; shift 2
+"$@" && python -m raggrpo_staging.push --folder "$output" --target "$target" >&2
+"""
+"""Run a command that writes a folder, then upload the folder."""
 CHECK = f'python -m raggrpo_trainer.preflight >&2; cat "${names.ENV_PREFLIGHT_OUTPUT}"'
 
 
@@ -85,20 +91,28 @@ def export(
         str, typer.Option("--output", "-o", help="Folder to create on a volume of the job.")
     ],
     step: Annotated[str, typer.Option("--step", help="Step number, best or newest.")] = "newest",
+    push: Annotated[
+        str, typer.Option("--push", help="URL to upload the folder to, such as hf://org/name.")
+    ] = "",
     image: Image = "",
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
     """Write a Hugging Face folder from a checkpoint to a volume of the job."""
+    if push:
+        require_target(push)
 
     def command(job: RagGrpoJob) -> list[str]:
         spec = resolve(job, job.status.preflight.known_facts).spec
         export = ["python", "-m", "raggrpo_trainer.checkpoint_export", spec.checkpoint.path, output]
-        return [*export, "--step", step, "--model", spec.model.path]
+        export += ["--step", step, "--model", spec.model.path]
+        return ["sh", "-c", PUSH, "export", output, push, *export] if push else export
 
     _, result = run_in_cluster(kubeconfig, context, _run(name, namespace, command, image))
     show(f"{output}: model after step {_parsed(_Exported, result).step}")
+    if push:
+        show(f"pushed to {push}")
 
 
 def _run(
