@@ -24,6 +24,8 @@ from .failures import (
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .selection import role_files, single_file
 
+MAX_LISTING_SECONDS = 120
+"""Time to list a folder; one with more objects than a source may have takes longer."""
 _MD5 = re.compile("[0-9a-f]{32}")
 _NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError")
 
@@ -41,7 +43,9 @@ class BucketRemote(Remote):
             self._files.invalidate_cache()
             entry = self._files.info(root)
             is_file = entry["type"] == "file"
-            listed = {root: entry} if is_file else self._files.find(root, detail=True)
+            listed = {root: entry}
+            if not is_file:
+                listed = self._files.find(root, detail=True, timeout=MAX_LISTING_SECONDS)
             objects = {
                 name.removeprefix(f"{root}/"): each
                 for name, each in listed.items()

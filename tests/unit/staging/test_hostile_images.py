@@ -1,0 +1,163 @@
+"""A registry with endless manifests, and layers made to exhaust memory or a volume."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.fields.source import ImageSource
+from raggrpo_api.limits import MIN_EXPANDED_BYTES
+from raggrpo_api.trainer.staging import SourceRole, StagingReason
+from raggrpo_staging import registry as registry_module
+from raggrpo_staging.failures import StagingFailed
+from raggrpo_staging.registry import ImageRemote
+from support.servers.hub_server import HubHandler, HubServer
+
+DIGEST = f"sha256:{'a' * 64}"
+LAYER = {"digest": DIGEST, "size": 7}
+SOURCE = ImageSource("registry.example.com", "model")
+Write = Callable[[tarfile.TarFile], None]
+
+
+def add(archive: tarfile.TarFile, name: str, size: int, content: bytes = b"") -> None:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    archive.addfile(member, io.BytesIO(content or bytes(size)))
+
+
+def zeros(archive: tarfile.TarFile) -> None:
+    add(archive, "models/model.safetensors", MIN_EXPANDED_BYTES + 1)
+
+
+def zeros_elsewhere(archive: tarfile.TarFile) -> None:
+    add(archive, "other/file", MIN_EXPANDED_BYTES + 1)
+
+
+def long_attributes(archive: tarfile.TarFile) -> None:
+    archive.format = tarfile.PAX_FORMAT
+    member = tarfile.TarInfo("models/config.json")
+    member.pax_headers = {"comment": "x" * 3_000_000}
+    archive.addfile(member)
+
+
+def long_name(archive: tarfile.TarFile) -> None:
+    archive.format = tarfile.GNU_FORMAT
+    archive.addfile(tarfile.TarInfo("models/" + "x" * 3_000_000))
+
+
+def many_members(archive: tarfile.TarFile) -> None:
+    for number in range(20):
+        add(archive, f"other/{number}", 0)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (zeros, "more than"), (zeros_elsewhere, "more than"),
+        (long_attributes, "attributes of a file are too long"),
+        (long_name, "attributes of a file are too long"), (many_members, "more than 10 files"),
+    ],
+)  # fmt: skip
+def test_layer_is_extracted_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write, words: str
+) -> None:
+    monkeypatch.setattr(registry_module, "MAX_MEMBERS", 10)
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    with tarfile.open(archives / "0000", "w:gz", compresslevel=1) as archive:
+        write(archive)
+
+    with pytest.raises(StagingFailed, match=words) as raised:
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert str(SOURCE) in str(raised.value)
+    assert not folder.exists()
+
+
+def layer() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        add(archive, "models/model.safetensors", 100_000)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [layer()[:100], gzip.compress(b"x" * 2000), b"\xfd7zXZ\0" * 99, b""]
+)
+def test_damaged_layer_is_reported(tmp_path: Path, content: bytes) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    (archives / "0000").write_bytes(content)
+    with pytest.raises(StagingFailed) as raised:
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+    assert raised.value.reason in (StagingReason.UNSUITABLE_CONTENT, StagingReason.NOT_FOUND)
+
+
+@pytest.fixture
+def responses(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HubServer, list[Any]]]:
+    """Serve an image whose manifest is the item of a list, or is written by it."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    manifest: list[Any] = []
+
+    def answer(handler: HubHandler) -> bool:
+        if "/manifests/" not in handler.path:
+            handler.answer(200, {})
+        elif callable(manifest[0]):
+            manifest[0](handler)
+        else:
+            handler.answer(200, manifest[0])
+        return True
+
+    with HubServer() as server:
+        server.faults.append(answer)
+        yield server, manifest
+
+
+def endless(status: int) -> Callable[[HubHandler], None]:
+    def answer(handler: HubHandler) -> None:
+        handler.send_response(status)
+        handler.end_headers()
+        handler.close_connection = True
+        try:
+            for _ in range(4096):
+                handler.wfile.write(b"x" * 2**20)
+        except OSError:
+            return
+
+    return answer
+
+
+def compressed(handler: HubHandler) -> None:
+    handler.answer(200, {}, {"Content-Encoding": "gzip"}, gzip.compress(b"{}"))
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        endless(200), endless(404), endless(500), compressed, [], None, "text", 5, {"layers": 5},
+        {"layers": [5]}, {"layers": [{}]}, {"layers": [LAYER | {"size": "7"}]},
+        {"layers": [LAYER | {"size": -1}]}, {"layers": [LAYER | {"size": True}]},
+        {"layers": [LAYER | {"digest": 5}]}, {"layers": [LAYER | {"digest": "sha256:../x"}]},
+        {"layers": [LAYER | {"digest": f"shake_128:{'a' * 64}"}]},
+        {"layers": [LAYER | {"annotations": 5}]}, {"manifests": 5}, {"manifests": []},
+        {"manifests": [{"digest": 5, "platform": 5}]},
+    ],
+)  # fmt: skip
+def test_unexpected_manifest_is_reported(
+    responses: tuple[HubServer, list[Any]], manifest: Any
+) -> None:
+    server, manifests = responses
+    manifests.append(manifest)
+    host = server.url.removeprefix("http://")
+    with pytest.raises(StagingFailed) as raised:
+        ImageRemote(ImageSource(host, "model", "v1"), SourceRole.MODEL).snapshot("")
+    assert raised.value.reason in (
+        StagingReason.UNSUITABLE_CONTENT,
+        StagingReason.CHECKSUM_MISMATCH,
+    )
+    assert "127.0.0.1" in str(raised.value)
