@@ -61,7 +61,7 @@ class SafeReader(FileSystemReader):
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the metadata. Raises ValueError or OSError if it is not plain state."""
         if self._metadata is None:
-            file = regular_file_below(self.path, METADATA_FILE)
+            file = regular_file_below(Path(self.path), METADATA_FILE)
             try:
                 self._metadata = parse_metadata(read_limited(file, MAX_METADATA_BYTES))
             except ValueError as error:
@@ -90,7 +90,7 @@ class SafeReader(FileSystemReader):
         if info.length > limit:
             raise ValueError(f"{item.storage_index.fqn} has more than {limit:,} bytes")
         content = bytearray(info.length)
-        with open_regular(regular_file_below(self.path, info.relative_path)) as file:
+        with open_regular(regular_file_below(Path(self.path), info.relative_path)) as file:
             file.seek(info.offset)
             if file.readinto(content) != info.length:
                 raise ValueError(f"{info.relative_path} has no {item.storage_index.fqn}")
