@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
@@ -101,6 +102,29 @@ def _fast(table: Any, template: str) -> Any:
         chat_template=template,
         clean_up_tokenization_spaces=False,
     )
+
+
+def write_byte_model(folder: Path) -> Path:
+    """Write a tiny untrained model with the byte-level tokenizer; return the folder."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def ids_of(tokenizer: Any, text: str) -> tuple[int, ...]:
