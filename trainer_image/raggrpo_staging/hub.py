@@ -49,7 +49,7 @@ CHUNK_BYTES = 2**20
 CARD = "README.md"
 MAX_CARD_BYTES = 2**20
 """A larger card is not read; file names then select the files of a split."""
-MAX_ENTRIES = 200_000
+MAX_ENTRIES = 100_000
 """Files of a repository."""
 
 

@@ -13,7 +13,7 @@ from .failures import StagingFailed
 
 TIMEOUT_SECONDS = 30.0
 """To connect, and between received bytes."""
-MAX_PAGES = 250
+MAX_PAGES = 100
 """Pages of a listing."""
 _API = "raggrpo.api"
 """Extension of requests to the API of the hub, which redirects retain."""

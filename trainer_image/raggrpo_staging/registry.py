@@ -112,7 +112,7 @@ class ImageRemote(Remote):
         require_plain(path, self._source)
         target = own_path(folder, path)
         if target.name.startswith(_REMOVED):
-            _remove(target, folder)
+            self._remove(target)
             return
         content = archive.extractfile(member) if member.isreg() else None
         if content is None:
@@ -120,6 +120,19 @@ class ImageRemote(Remote):
         target.parent.mkdir(parents=True, exist_ok=True)
         with content, target.open("wb") as file:
             shutil.copyfileobj(content, file, 2**20)
+
+    def _remove(self, marker: Path) -> None:
+        """Remove what a whiteout file of a layer names: a file, a folder, or all next to it."""
+        removed = [each for each in marker.parent.glob("*") if not each.name.startswith(".")]
+        if marker.name != _ALL_REMOVED:
+            name = marker.name.removeprefix(_REMOVED)
+            require_plain(name, self._source)
+            removed = [own_path(marker.parent, name)]
+        for each in removed:
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink(missing_ok=True)
 
     def _manifest(self, digest: str) -> tuple[str, dict[str, Any]]:
         """Return digest and content of a manifest; "" names that of the source."""
@@ -192,16 +205,3 @@ def _layer_file(path: str, layer: Mapping[str, Any]) -> RemoteFile:
 def _paths(folder: Path) -> list[str]:
     paths = [each.relative_to(folder) for each in folder.rglob("*") if each.is_file()]
     return [each.as_posix() for each in paths if not each.parts[0].startswith(".")]
-
-
-def _remove(marker: Path, folder: Path) -> None:
-    """Remove the file or folder that a whiteout file of a layer names, or its whole folder."""
-    name = marker.name.removeprefix(_REMOVED)
-    removed = [marker.with_name(name)]
-    if marker.name == _ALL_REMOVED:
-        removed = [each for each in marker.parent.glob("*") if not each.name.startswith(".")]
-    for each in removed:
-        if each.is_dir():
-            shutil.rmtree(each)
-        elif each != folder:
-            each.unlink(missing_ok=True)

@@ -79,6 +79,36 @@ def test_layer_is_extracted_within_limits(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", [".wh...", ".wh..", ".wh.", ".wh./", "1_Pooling/.wh..."])
+def test_whiteout_removes_nothing_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "revisions" / "new"
+    old = tmp_path / "revisions" / "old"
+    for each in (archives, folder, old):
+        each.mkdir(parents=True)
+    (old / "model.safetensors").touch()
+    with tarfile.open(archives / "0000", "w") as archive:
+        add(archive, "models/config.json", 0)
+        add(archive, f"models/{name}", 0)
+
+    with pytest.raises(StagingFailed):
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+
+    assert (old / "model.safetensors").exists()
+    assert (folder / "config.json").exists()
+
+
+def sparse() -> bytes:
+    """Return a layer with a file of 8 GB that consists of a hole (GNU format)."""
+    size = b"\x80" + (8 << 30).to_bytes(11)
+    header = bytearray(tarfile.TarInfo("models/model.safetensors").tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[386:410] = b"%011o\0%011o\0" % (0, 0)
+    header[483:495] = size
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + bytes(1024)
+
+
 def layer() -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
@@ -87,7 +117,7 @@ def layer() -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content", [layer()[:100], gzip.compress(b"x" * 2000), b"\xfd7zXZ\0" * 99, b""]
+    "content", [sparse(), layer()[:100], gzip.compress(b"x" * 2000), b"\xfd7zXZ\0" * 99, b""]
 )
 def test_damaged_layer_is_reported(tmp_path: Path, content: bytes) -> None:
     archives, folder = tmp_path / "archives", tmp_path / "model"
