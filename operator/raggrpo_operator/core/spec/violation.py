@@ -96,7 +96,7 @@ class Reason(StrEnum):
     AGENT_INCOMPLETE = "AgentIncomplete"
     AGENT_IDENTIFICATION = "AgentIdentification"
 
-    # Checkpoints, paths and validation (rules/checkpoint.py, rules/paths.py)
+    # Checkpoints, paths and validation (rules/checkpoint.py, output.py, paths.py)
     RESTARTS_NEED_CHECKPOINTS = "RestartsNeedCheckpoints"
     START_SOURCE_AMBIGUOUS = "StartSourceAmbiguous"
     START_IS_OWN_PATH = "StartIsOwnPath"
@@ -106,6 +106,7 @@ class Reason(StrEnum):
     CHECKPOINT_NOT_ON_VOLUME = "CheckpointNotOnVolume"
     CHECKPOINT_READ_ONLY = "CheckpointReadOnly"
     STAGING_PATH_UNFIT = "StagingPathUnfit"
+    PUSH_CHANGES_SOURCE = "PushChangesSource"
     PATH_NOT_ON_VOLUME = "PathNotOnVolume"
     NEEDS_READ_WRITE_MANY = "NeedsReadWriteMany"
     VALIDATION_NEEDS_FILES = "ValidationNeedsFiles"

@@ -28,6 +28,7 @@ from raggrpo_operator.core.rules import (
     monitoring,
     names_and_secrets,
     numerics,
+    output,
     paths,
     retrieval,
     reward,
@@ -526,6 +527,12 @@ ROWS: tuple[Row, ...] = (
             {"model": {"source": HUB}, "volumes": VOLUMES, "staging.path": path},
             {"model": {"source": HUB}, "volumes": VOLUMES, "staging.path": "/mnt/runs/staged"})
         for path in ("/elsewhere", "/mnt/models/staged")
+    ),
+    *(
+        Row(output.push_keeps_the_source, Reason.PUSH_CHANGES_SOURCE, "spec.output.push",
+            {"model": {"source": HUB}, "output.push": target},
+            {"model": {"source": HUB}, "output.push": "hf://org/name-trained"})
+        for target in ("hf://org/name", "hf://org/name@other", "hf://org/name/trained")
     ),
     Row(paths.other_paths_are_on_volumes, Reason.PATH_NOT_ON_VOLUME, "spec.data.trainFiles[0]",
         {"data.trainFiles": ["/data/train.jsonl"]}, {}, severity=WARNING),
