@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from raggrpo_api.spec.training import RowLayout
-from raggrpo_trainer.exchange.groups import Group
+from raggrpo_trainer.exchange.groups import Group, mini_batches, samples_of
 from raggrpo_trainer.exchange.objective import token_weights
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
 from raggrpo_trainer.exchange.step_metrics import (
@@ -126,10 +126,9 @@ class Policy:
         rate = learning_rate(self._training, step)
         for parameters in self._optimizer.param_groups:
             parameters["lr"] = rate
-        size = self._training.mini_batch_prompts or len(groups) or 1
         work = [
-            self._work(groups[first : first + size], skip_zero_advantage=self._reference is None)
-            for first in range(0, max(1, len(groups)), size)
+            self._work(batch, skip_zero_advantage=self._reference is None)
+            for batch in mini_batches(groups, self._training.mini_batch_prompts)
         ]
         # The first update starts at the old policy; later ones need the old policy's logprobs.
         with timer.measure(Phase.FORWARD):
@@ -304,7 +303,7 @@ class Policy:
 
     def _work(self, groups: Sequence[Group], *, skip_zero_advantage: bool) -> "_Work":
         lengths = [each.num_sampled for group in groups for each in group.completions]
-        weights = token_weights(lengths, self._config.objective)
+        weights = token_weights(lengths, self._config.objective, samples_of(groups))
         items = build_items(groups, weights, skip_zero_advantage=skip_zero_advantage)
         plans = [
             plan_micro_batches(

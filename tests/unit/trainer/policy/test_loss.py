@@ -263,6 +263,16 @@ def test_token_weights_include_denominator_of_aggregation(
 
 
 @pytest.mark.parametrize("aggregation", LossAggregation)
+def test_rows_of_a_sample_weigh_as_one_completion(aggregation: LossAggregation) -> None:
+    objective = make_objective(loss_aggregation=aggregation)
+
+    whole, other = token_weights([4, 2], objective)
+    rows = token_weights([3, 2, 1], objective, ["forked", "other", "forked"])
+
+    assert rows == [whole, other, whole]
+
+
+@pytest.mark.parametrize("aggregation", LossAggregation)
 def test_token_weights_are_finite_without_sampled_tokens(aggregation: LossAggregation) -> None:
     weights = token_weights([0, 0], make_objective(loss_aggregation=aggregation))
     assert len(weights) == 2
