@@ -19,6 +19,11 @@ class Cause(StrEnum):
     """
     REWARD_CODE_ERROR = "RewardCodeError"
     """A Python reward failed or returned no number. Try it with `raggrpo check`."""
+    AGENT_ERROR = "AgentError"
+    """The application of `rollout.agent` cannot be run, or failed for too many samples.
+
+    The message names causes and an example. Fix the application, then retry.
+    """
     CUDA_OUT_OF_MEMORY = "CudaOutOfMemory"
     """A rank or an engine ran out of GPU memory. The next attempt applies a mitigation."""
     HOST_OUT_OF_MEMORY = "HostOutOfMemory"

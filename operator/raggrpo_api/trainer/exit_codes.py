@@ -29,5 +29,6 @@ class ExitCode(IntEnum):
     RANKS_STUCK = 20
     HOST_OUT_OF_MEMORY = 21
     POLICY_MISMATCH = 22
+    AGENT_ERROR = 23
     PREEMPTED = 75
     SUPERSEDED = 76

@@ -15,7 +15,7 @@ from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompts import PromptSource
 from raggrpo_trainer.data.sampler import Cursor
-from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.interface import RolloutCollector
 from raggrpo_trainer.rollout.samples import Batch, Sampling
 from raggrpo_trainer.sample_failures import source_of
 
@@ -35,7 +35,7 @@ class Lookahead:
         self,
         config: TrainerConfig,
         prompts: PromptSource,
-        collector: Collector,
+        collector: RolloutCollector,
         step: int,
         cursor: Cursor,
     ) -> None:

@@ -33,7 +33,7 @@ from raggrpo_trainer.progress.step_record import StepRecord
 from raggrpo_trainer.ranks.ranks import Ranks
 from raggrpo_trainer.ranks.retained_state import TrainingPosition
 from raggrpo_trainer.retrieval.client import RetrievalClient
-from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.interface import RolloutCollector
 from raggrpo_trainer.rollout.sample_metrics import sample_metrics
 from raggrpo_trainer.rollout.samples import Rollouts
 from raggrpo_trainer.rollout.validation import Validator
@@ -59,7 +59,7 @@ class Components:
 
     config: TrainerConfig
     prompts: PromptSource
-    collector: Collector
+    collector: RolloutCollector
     validator: Validator
     pool: EnginePool
     ranks: Ranks
@@ -165,7 +165,9 @@ async def _run_steps(components: Components, state: TrainState, batches: Lookahe
         await _finish_step(components, state)
 
 
-async def _collect_next(batches: Lookahead, collector: Collector) -> tuple[Prepared, Rollouts]:
+async def _collect_next(
+    batches: Lookahead, collector: RolloutCollector
+) -> tuple[Prepared, Rollouts]:
     prepared = await batches.next()
     return prepared, await collector.collect(prepared.batch)
 

@@ -18,7 +18,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.exchange.step_metrics import StepMetrics
 from raggrpo_trainer.ranks.ranks import Ranks
-from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.interface import RolloutCollector
 from raggrpo_trainer.rollout.samples import Sampling
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ wrong LM head exceeds both limits."""
 async def run_self_check(
     config: TrainerConfig,
     prompts: PromptSource,
-    collector: Collector,
+    collector: RolloutCollector,
     ranks: Ranks,
     *,
     step: int,

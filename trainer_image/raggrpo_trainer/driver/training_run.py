@@ -8,14 +8,13 @@ after the memory check.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import Precision
 from raggrpo_api.trainer.config import TrainerConfig
-from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.progress import Progress, Stage
 from raggrpo_trainer.checkpoint.backup_thread import BackupThread
 from raggrpo_trainer.checkpoint.fence import Fence
@@ -23,9 +22,9 @@ from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.data.prompts import Composer, PromptSource
 from raggrpo_trainer.engines.engine_options import engine_options
 from raggrpo_trainer.engines.engine_pool import EnginePool
-from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import policy_config
 from raggrpo_trainer.exchange.precision import cpu_precision, gpu_precision
+from raggrpo_trainer.gateway.tool_parsing import ParserProcess
 from raggrpo_trainer.host.measured_device import MeasuredDevice
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import this_process
@@ -39,8 +38,10 @@ from raggrpo_trainer.ranks.surviving_ranks import SurvivingRanks
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.collect import Collector
+from raggrpo_trainer.rollout.interface import RolloutCollector
 from raggrpo_trainer.rollout.validation import Validator
 
+from .agents import agent_collector, reply_parser
 from .hooks import Hooks
 from .inputs import Inputs, attempt_folder, read_inputs
 from .loop import Components, train
@@ -81,9 +82,10 @@ class TrainingRun:
 
     async def run(self) -> None:
         """Start ranks and engines, resume, train, validate and export."""
-        if self._config.rollout.agent is not None:
-            message = "this image does not support rollout.agent"
-            raise TrainerError(ExitCode.CONFIG_ERROR, message)
+        async with reply_parser(self._config) as parser:
+            await self._run(parser)
+
+    async def _run(self, parser: "asyncio.Task[ParserProcess | None]") -> None:
         config, reporter = self._config, self._reporter
         epoch = self._fence.epoch
         reporter.report_stage(Stage.LOADING_MODEL)
@@ -113,7 +115,7 @@ class TrainingRun:
         saver = Saver(config, store, ranks, reporter, BackupThread(store), identity)
         try:
             await self._start_engines(pool, starting, ranks)
-            await self._train(pool, saver, state, inputs, key)
+            await self._train(pool, saver, state, inputs, key, parser)
         except Exception as error:
             await saver.save_after(error, state)
             raise
@@ -129,22 +131,23 @@ class TrainingRun:
         await self._watch_processes(ranks, pool)
 
     async def _train(
-        self, pool: EnginePool, saver: Saver, state: TrainState, inputs: Inputs, key: str
+        self,
+        pool: EnginePool,
+        saver: Saver,
+        state: TrainState,
+        inputs: Inputs,
+        key: str,
+        parser: "asyncio.Task[ParserProcess | None]",
     ) -> None:
         config, reporter = self._config, self._reporter
         reporter.report_stage(Stage.WARMING_RETRIEVAL)
         outages = Outages(reporter.report_outages)
-        async with self._services(outages) as (rewards, retrieval):
+        async with AsyncExitStack() as services:
+            rewards, retrieval = await services.enter_async_context(self._services(outages))
             await self._warm_up(retrieval, inputs, outages)
             composer = Composer(config, inputs.tokenizer)
-            collector = Collector(
-                config,
-                inputs.tokenizer,
-                composer,
-                pool,
-                retrieval,
-                rewards,
-                outages.working_time,
+            collector = await services.enter_async_context(
+                self._collector(inputs, composer, pool, retrieval, rewards, outages, await parser)
             )
             components = Components(
                 config=config,
@@ -164,6 +167,28 @@ class TrainingRun:
                 outages=outages,
             )
             await train(components, state)
+
+    @asynccontextmanager
+    async def _collector(
+        self,
+        inputs: Inputs,
+        composer: Composer,
+        pool: EnginePool,
+        retrieval: RetrievalClient,
+        rewards: Rewards,
+        outages: Outages,
+        parser: ParserProcess | None,
+    ) -> AsyncIterator[RolloutCollector]:
+        """Yield the collector of the job: of an agent, or of a retrieval mode."""
+        config, tokenizer, clock = self._config, inputs.tokenizer, outages.working_time
+        if config.rollout.agent is None:
+            yield Collector(config, tokenizer, composer, pool, retrieval, rewards, clock)
+            return
+        folder = attempt_folder(config)
+        async with agent_collector(
+            config, tokenizer, pool.submit, parser, rewards, folder, clock
+        ) as collector:
+            yield collector
 
     async def _adopt_surviving_ranks(
         self, reading: "asyncio.Task[Inputs]"

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ class EnginePool:
         self._placement = placement
         self._epoch = epoch
         self._log_folder = str(log_folder)
+        self._single_requests = count()
+        """Numbers of requests that were submitted alone; they take turns on the engines."""
         self.engines: list[Any] = []
         self.processes: list[PodProcess] = []
         self._was_killed = was_killed
@@ -87,8 +90,10 @@ class EnginePool:
         futures: list[asyncio.Future[Generation]] = [loop.create_future() for _ in requests]
         requests_of: dict[int, list[int]] = {}
         engine_of: dict[tuple[int, ...], int] = {}
+        first = next(self._single_requests) if len(requests) == 1 else 0
         for i, request in enumerate(requests):
-            engine = engine_of.setdefault(request.prompt_ids, len(engine_of) % len(self.engines))
+            number = (first + len(engine_of)) % len(self.engines)
+            engine = engine_of.setdefault(request.prompt_ids, number)
             requests_of.setdefault(engine, []).append(i)
         for engine, indices in requests_of.items():
             work = [(requests[i], futures[i]) for i in indices]

@@ -226,10 +226,11 @@ class Rewards:
         return Score(
             total=sum(t.weight * value for t, value in zip(self._terms, values, strict=True)),
             parts={t.name: value for t, value in zip(self._terms, values, strict=True)},
-            exact_match=self._exact_match(sample),
+            exact_match=self.exact_match(sample),
         )
 
-    def _exact_match(self, sample: RewardSample) -> float | None:
+    def exact_match(self, sample: RewardSample) -> float | None:
+        """Return the exact match of the final answer, or None without reference answers."""
         if not sample.answers:
             return None
         return exact_match(final_answer(sample.completion, self._marker), sample.answers)

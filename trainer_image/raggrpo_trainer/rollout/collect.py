@@ -11,7 +11,6 @@ order, so that jitter of the retrieval service does not change the sampled compl
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +33,9 @@ from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 from raggrpo_trainer.sample_failures import SampleFailed
 
 from .actor_output import parse_actor_output
-from .advantage import group_advantages
-from .samples import Batch, Rollouts, Sample, Sampling
+from .grouping import check_calls, form_groups
+from .samples import Batch, Rollouts, Sample, Sampling, make_samples
+from .scoring import record_score, reward_sample
 from .search_turn import NO_QUERY, SEARCH_END, search_query
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Collector:
         composed = await asyncio.gather(
             *(
                 self._compose_group(step, samples, texts)
-                for samples, texts in zip(_samples(prompts, sampling.n), passages, strict=True)
+                for samples, texts in zip(make_samples(prompts, sampling.n), passages, strict=True)
             )
         )
         samples = tuple(sample for group in composed for sample in group)
@@ -127,38 +127,16 @@ class Collector:
 
     def groups(self, rollouts: Rollouts) -> list[Group]:
         """Return the groups with advantages; `onFailure` drops failed samples or sets reward 0."""
-        by_group: dict[int, list[Sample]] = {}
-        for sample in rollouts.samples:
-            by_group.setdefault(sample.group, []).append(sample)
         zero_reward = self._config.retrieval.on_failure is FailurePolicy.ZERO_REWARD
-        normalize = self._config.algorithm.normalize_by_std
-        groups = []
-        for samples in by_group.values():
-            rewards = [
-                0.0 if s.failure and zero_reward and s.token_ids else s.reward for s in samples
-            ]
-            advantages = group_advantages(rewards, normalize_by_std=normalize)
-            valid = [(s, a) for s, a in zip(samples, advantages, strict=True) if a is not None]
-            if valid:
-                completions = tuple(s.completion() for s, _ in valid)
-                prompt_ids = valid[0][0].prompt_ids
-                groups.append(Group(prompt_ids, completions, tuple(a for _, a in valid)))
-        return groups
+        return form_groups(
+            rollouts.samples,
+            zero_reward=zero_reward,
+            normalize_by_std=self._config.algorithm.normalize_by_std,
+        )
 
     def check_failures(self, rollouts: Rollouts) -> None:
-        """Raise TrainerError if more calls to a service failed than `maxFailureRatio` allows.
-
-        Results of the wrong type are faults of the reward's code, however few there are.
-        """
-        limit = self._config.retrieval.max_failure_ratio
-        if fault := rollouts.ledger.user_code_failure(limit):
-            raise TrainerError(ExitCode.REWARD_CODE_ERROR, f"{fault}; correct the function")
-        if rollouts.ledger.exceeds(limit):
-            raise TrainerError(
-                ExitCode.RETRIEVAL_UNAVAILABLE,
-                f"too many calls of a step failed (maxFailureRatio {limit:g}): "
-                f"{rollouts.ledger.message()}",
-            )
+        """Raise TrainerError if more calls to a service failed than `maxFailureRatio` allows."""
+        check_calls(rollouts.ledger, self._config.retrieval.max_failure_ratio)
 
     async def _passages(
         self, prompt: Prompt, ledger: FailureLedger
@@ -291,16 +269,7 @@ class Collector:
         fields = None
         if spec.mode is RetrievalMode.REWARD:
             fields = parse_actor_output(sample.text, spec.actor_output)
-        subject = RewardSample(
-            name=sample.name,
-            prompt=sample.prompt.text,
-            completion=sample.text,
-            answers=sample.prompt.answer,
-            context=sample.prompt.context,
-            passages=sample.passages,
-            fields=fields,
-            columns=sample.prompt.columns,
-        )
+        subject = reward_sample(sample, sample.text, fields)
         sample.is_parsed = is_parsed(subject, spec.mode, self._config.reward.answer_marker)
         try:
             if fields is not None:
@@ -313,10 +282,7 @@ class Collector:
         except SampleFailed as error:
             sample.failure = str(error)
             return
-        sample.reward, sample.parts = score.total, dict(score.parts)
-        sample.exact_match = score.exact_match
-        if debug.scoring:
-            log.info("sample %s: reward %.4f from parts %s", sample.name, score.total, sample.parts)
+        record_score(sample, score, is_logged=debug.scoring)
 
     async def _retrieve_for_reward(
         self, subject: RewardSample, ledger: FailureLedger
@@ -342,20 +308,6 @@ class Collector:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return completion_text(ids, self._tokenizer, self._end_ids)
-
-
-def _samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
-    """Return n samples for each prompt of a batch.
-
-    Sample indices continue when a prompt occurs again, so that its groups have different seeds.
-    """
-    occurrences: Counter[int] = Counter()
-    groups = []
-    for position, prompt in enumerate(prompts):
-        first = occurrences[prompt.index] * n
-        groups.append([Sample(prompt, first + i, position) for i in range(n)])
-        occurrences[prompt.index] += 1
-    return groups
 
 
 def _columns(prompt: Prompt) -> dict[str, Any]:

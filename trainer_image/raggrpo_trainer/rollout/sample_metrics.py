@@ -31,7 +31,9 @@ def sample_metrics(rollouts: Rollouts, groups: Sequence[Group]) -> SampleMetrics
     rewards = [sample.reward for sample in scored if sample.reward is not None]
     terms = sorted({term for sample in scored for term in sample.parts})
     num_groups = len({sample.group for sample in samples})
-    num_with_variance = sum(not all(map(_is_zero, group.advantages)) for group in groups)
+    num_with_variance = sum(
+        not all(map(_is_zero, group.advantages)) for group in groups if not group.continues
+    )
     generated = [sample for sample in samples if sample.token_ids]
     parsed = [float(each.is_parsed) for each in samples if each.is_parsed is not None]
     return SampleMetrics(
@@ -47,7 +49,7 @@ def sample_metrics(rollouts: Rollouts, groups: Sequence[Group]) -> SampleMetrics
         zero_reward=_mean([float(_is_zero(sample.reward)) for sample in samples]) or 0.0,
         truncated=_mean([float(sample.is_truncated) for sample in generated]),
         parsed=_mean(parsed),
-        response_tokens=_mean([sum(sample.sampled) for sample in scored]) or 0.0,
+        response_tokens=_mean([sample.num_sampled for sample in scored]) or 0.0,
         examples=_examples(samples),
     )
 

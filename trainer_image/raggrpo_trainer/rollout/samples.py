@@ -1,6 +1,7 @@
 """The data of a step: samples, their batch, and the resulting rollouts."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -34,15 +35,28 @@ class Sample:
     is_parsed: bool | None = None
     """Whether the completion has the output that the reward reads; None if it was not scored."""
     failure: str = ""
+    """Why the sample failed; empty if it did not."""
+    forks: list[tuple[tuple[int, ...], Completion]] = field(default_factory=list)
+    """Further rows of an agent's sample: the prompt and the completion of each."""
 
     @property
     def name(self) -> str:
         """The sample's id in log lines and messages."""
         return f"{self.prompt.index}/{self.index}"
 
+    @property
+    def num_sampled(self) -> int:
+        """Number of sampled tokens in all rows."""
+        return sum(self.sampled) + sum(completion.num_sampled for _, completion in self.forks)
+
     def completion(self) -> Completion:
-        """Return the completion as passed to the ranks."""
-        return Completion(tuple(self.token_ids), tuple(self.sampled), tuple(self.logprobs))
+        """Return the first row as passed to the ranks."""
+        key: Hashable = (self.group, self.index) if self.forks else None
+        return Completion(tuple(self.token_ids), tuple(self.sampled), tuple(self.logprobs), key)
+
+    def rows(self) -> list[tuple[tuple[int, ...], Completion]]:
+        """Return the prompt and the completion of each row."""
+        return [(self.prompt_ids, self.completion()), *self.forks]
 
     def append_generation(self, generation: Generation) -> None:
         """Append tokens that the policy sampled."""
@@ -107,3 +121,17 @@ class Rollouts:
     def scored(self) -> list[Sample]:
         """The samples with a reward."""
         return [s for s in self.samples if s.reward is not None]
+
+
+def make_samples(prompts: Sequence[Prompt], n: int) -> list[list[Sample]]:
+    """Return n samples for each prompt of a batch.
+
+    Sample indices continue when a prompt occurs again, so that its groups have different seeds.
+    """
+    occurrences: Counter[int] = Counter()
+    groups = []
+    for position, prompt in enumerate(prompts):
+        first = occurrences[prompt.index] * n
+        groups.append([Sample(prompt, first + i, position) for i in range(n)])
+        occurrences[prompt.index] += 1
+    return groups

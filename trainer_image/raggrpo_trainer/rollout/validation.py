@@ -7,7 +7,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.exchange.validation_result import ValidationResult
 
-from .collect import Collector
+from .interface import RolloutCollector
 from .samples import Rollouts, Sampling
 
 GREEDY = Sampling(n=1, temperature=0.0, top_p=1.0)
@@ -17,7 +17,7 @@ class Validator:
     """Runs validation with the rollout code of training."""
 
     def __init__(
-        self, config: TrainerConfig, prompts: Sequence[Prompt], collector: Collector
+        self, config: TrainerConfig, prompts: Sequence[Prompt], collector: RolloutCollector
     ) -> None:
         self._prompts = prompts[: config.validation.max_samples]
         self._collector = collector

@@ -35,6 +35,7 @@ POLICIES: dict[Cause, Policy] = {
     Cause.STAGING_FAILED: _NEVER,
     Cause.PREFLIGHT_FAILED: _NEVER,
     Cause.REWARD_CODE_ERROR: _NEVER,
+    Cause.AGENT_ERROR: _NEVER,
     Cause.CUDA_OUT_OF_MEMORY: _WARM,
     Cause.HOST_OUT_OF_MEMORY: _NEW,
     Cause.ROLLOUT_ENGINE_LOST: _WARM,

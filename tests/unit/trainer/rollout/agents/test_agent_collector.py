@@ -1,0 +1,267 @@
+"""The collector of agents, with a real gateway, real processes and a scripted engine."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
+from raggrpo_trainer.rewards.rewards import Rewards
+from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
+from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
+from raggrpo_trainer.rollout.agents.trajectory_log import FILE_NAME, TrajectoryLog
+from raggrpo_trainer.rollout.samples import Rollouts, Sampling
+from raggrpo_trainer.rollout.validation import GREEDY
+from support.builders.trainer.gateway_models import (
+    ScriptedEngine,
+    byte_tokenizer,
+    generation,
+    ids_of,
+)
+from support.builders.trainer.reports import make_config
+
+APPLICATION = """
+import json, os, time, urllib.request
+
+def ask(*messages, **more):
+    body = {"model": "any", "messages": list(messages), **more}
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+def user(text):
+    return {"role": "user", "content": text}
+
+def answer(question):
+    first = ask(user(question))
+    if question == "raise":
+        raise ValueError("no luck")
+    if question == "exit":
+        os._exit(3)
+    if question == "hang":
+        time.sleep(60)
+    if question == "nothing":
+        return {"text": first["content"]}
+    if question == "turns":
+        [ask(user(question + str(i))) for i in range(9)]
+    if question == "long":
+        ask(user("word " * 9999))
+    if question == "wrong":
+        ask(user("x"), messages="none")
+    if question == "fork":
+        ask(user("a separate question"))
+    if question == "continue":
+        first = ask(user(question), {"role": "assistant", "content": first["content"]}, user("go"))
+    return {"answer": first["content"], "passages": ["p1", "p2"], "score": 0.5}
+
+def silent(question):
+    return "made up"
+
+async def coroutine(question):
+    return ask(user(question))["content"]
+"""
+
+
+def text_of(request: GenerationRequest) -> str:
+    text: str = byte_tokenizer().decode(list(request.prompt_ids))
+    return text
+
+
+def right_or_wrong(request: GenerationRequest) -> Generation:
+    """Complete with a word that depends on the seed only."""
+    tokenizer = byte_tokenizer()
+    word = "right" if request.seed % 2 else "wrong"
+    return generation((*ids_of(tokenizer, word), tokenizer.eos_token_id))
+
+
+@asynccontextmanager
+async def make_collector(
+    folder: Path, engine: ScriptedEngine, changes: dict[str, Any], **agent: Any
+) -> AsyncIterator[AgentCollector]:
+    (folder / "app.py").write_text(APPLICATION)
+    defaults = {"python": "app:answer", "request": "{question}", "passages": "passages"}
+    config = make_config(folder, {"rollout.agent": defaults | agent} | changes)
+    tokenizer = byte_tokenizer()
+    options = GatewayOptions(4096, 64, 8, stop_token_ids=(tokenizer.eos_token_id,))
+    gateway = Gateway(options, tokenizer, engine.submit)
+    target, processes = agent.get("python", defaults["python"]), agent.get("processes", 4)
+    runner = PythonAgent(target, await gateway.start("127.0.0.1"), processes, str(folder))
+    async with Rewards(config.reward, config.retrieval) as rewards:
+        log = TrajectoryLog(folder / "attempt")
+        yield AgentCollector(config, gateway, runner, rewards, log)
+    await runner.close()
+    await gateway.stop()
+
+
+def make_prompts(*questions: str) -> list[Prompt]:
+    return [Prompt(i, q, query=q, answer=("right",), context="") for i, q in enumerate(questions)]
+
+
+async def collect(
+    folder: Path,
+    questions: Sequence[str],
+    n: int = 4,
+    changes: dict[str, Any] | None = None,
+    sampling: Sampling | None = None,
+    **agent: Any,
+) -> tuple[AgentCollector, Rollouts, ScriptedEngine]:
+    engine = ScriptedEngine(right_or_wrong)
+    async with make_collector(folder, engine, changes or {}, **agent) as collector:
+        prompts = make_prompts(*questions)
+        batch = await collector.prepare(1, prompts, sampling or Sampling(n, 1.0, 1.0))
+        return collector, await collector.collect(batch), engine
+
+
+async def test_rows_of_one_call_share_a_group_and_carry_advantages(tmp_path: Path) -> None:
+    collector, rollouts, _ = await collect(tmp_path, ["q0", "q1"], n=8)
+
+    assert [each.failure for each in rollouts.samples if each.failure] == []
+    assert {each.text for each in rollouts.samples} == {"right", "wrong"}
+    assert all(each.reward == (each.text == "right") for each in rollouts.samples)
+    assert all(each.passages == ("p1", "p2") for each in rollouts.samples)
+    groups = collector.groups(rollouts)
+    assert [len(group.completions) for group in groups] == [8, 8]
+    assert all(len({*group.advantages}) == 2 for group in groups)
+
+
+async def test_forked_rows_are_groups_with_the_advantage_of_their_sample(tmp_path: Path) -> None:
+    collector, rollouts, _ = await collect(tmp_path, ["fork"], n=8)
+
+    shared, *forks = collector.groups(rollouts)
+    assert len(shared.completions) == len(forks) == 8
+    assert not shared.continues
+    assert all(fork.continues for fork in forks)
+    of_sample = {c.sample: a for c, a in zip(shared.completions, shared.advantages, strict=True)}
+    assert len(of_sample) == 8
+    assert {fork.completions[0].sample: fork.advantages[0] for fork in forks} == of_sample
+
+
+async def test_continued_conversation_is_one_row(tmp_path: Path) -> None:
+    collector, rollouts, engine = await collect(tmp_path, ["continue"], n=2)
+
+    [group] = collector.groups(rollouts)
+    assert len(group.completions) == 2
+    assert len(engine.requests) == 4
+    for completion in group.completions:
+        assert 0 < completion.num_sampled < len(completion.token_ids)
+
+
+async def test_tokens_do_not_depend_on_order_of_arrival(tmp_path: Path) -> None:
+    _, first, _ = await collect(tmp_path, ["q0", "q1", "fork"], processes=1)
+    _, second, _ = await collect(tmp_path, ["q0", "q1", "fork"], processes=4)
+
+    assert [each.rows() for each in first.samples] == [each.rows() for each in second.samples]
+
+
+async def test_validation_samples_greedily(tmp_path: Path) -> None:
+    _, _, engine = await collect(tmp_path, ["q0"], sampling=GREEDY)
+
+    assert [request.temperature for request in engine.requests] == [0.0]
+
+
+FAILURES = {
+    "raise": "agent: Raised: ValueError: no luck",
+    "exit": "agent: Exited: exited with code 3",
+    "hang": "agent: Timeout: no result within 2 s",
+    "nothing": "agent: MissingField: answer is missing in the result, dict with text",
+    "turns": "agent: MaxTurns: the trajectory has 8 calls",
+    "long": "agent: ContextLength: ",
+    "wrong": "agent: RequestRejected: ",
+}
+
+
+@pytest.mark.parametrize("question", FAILURES)
+@pytest.mark.parametrize("on_error", ["ZeroReward", "DropSample"])
+async def test_failure_costs_one_sample_under_its_cause(
+    tmp_path: Path, question: str, on_error: str
+) -> None:
+    changes = {"retrieval.maxFailureRatio": 0.5}
+    collector, rollouts, _ = await collect(
+        tmp_path, [question, "q1"], 2, changes, onError=on_error, timeoutSeconds=2
+    )
+
+    failed = [each for each in rollouts.samples if each.failure]
+    assert [each.group for each in failed] == [0, 0]
+    assert all(each.failure.startswith(FAILURES[question]) for each in failed)
+    assert {each.reward for each in failed} == ({0.0} if on_error == "ZeroReward" else {None})
+    trained = [each.prompt_ids for each in collector.groups(rollouts) if not each.continues]
+    assert len(trained) == (2 if on_error == "ZeroReward" else 1)
+    collector.check_failures(rollouts)
+
+
+async def test_agent_without_model_call_fails(tmp_path: Path) -> None:
+    collector, rollouts, _ = await collect(tmp_path, ["q0"], 2, python="app:silent")
+
+    assert all(each.failure.startswith("agent: NoModelCall: ") for each in rollouts.samples)
+    assert collector.groups(rollouts) == []
+    with pytest.raises(
+        TrainerError, match=r"no run of the agent succeeded.*NoModelCall 2"
+    ) as error:
+        collector.check_failures(rollouts)
+    assert error.value.exit_code is ExitCode.AGENT_ERROR
+
+
+async def test_too_many_failures_of_the_application_end_the_attempt(tmp_path: Path) -> None:
+    collector, rollouts, _ = await collect(tmp_path, ["nothing", "q1"], 2)
+
+    with pytest.raises(TrainerError, match=r"maxFailureRatio 0\.2.*MissingField 2"):
+        collector.check_failures(rollouts)
+
+
+async def test_failures_of_the_policy_do_not_end_the_attempt(tmp_path: Path) -> None:
+    collector, rollouts, _ = await collect(tmp_path, ["turns", "q1"], 2)
+
+    collector.check_failures(rollouts)
+
+
+async def test_agent_returns_reward_or_text_from_coroutine(tmp_path: Path) -> None:
+    _, scored, _ = await collect(tmp_path, ["q0"], 2, reward="score")
+    _, plain, _ = await collect(tmp_path, ["q0"], 2, python="app:coroutine", passages="")
+
+    assert [each.reward for each in scored.samples] == [0.5, 0.5]
+    assert [each.parts for each in scored.samples] == [{"agent": 0.5}] * 2
+    assert {each.text for each in plain.samples} <= {"right", "wrong"}
+
+
+@pytest.mark.parametrize(
+    ("python", "expected"),
+    [
+        ("missing:answer", "agent missing:answer cannot be imported: ModuleNotFoundError"),
+        ("app:missing", "agent app:missing: module app has no function missing"),
+    ],
+)
+async def test_function_that_cannot_be_imported_ends_the_attempt(
+    tmp_path: Path, python: str, expected: str
+) -> None:
+    with pytest.raises(TrainerError, match=expected) as error:
+        await collect(tmp_path, ["q0"], 2, python=python)
+    assert error.value.exit_code is ExitCode.AGENT_ERROR
+
+
+async def test_log_has_calls_of_first_prompts_and_one_failure_of_each_cause(
+    tmp_path: Path,
+) -> None:
+    await collect(tmp_path, ["continue", "fork", "q2", "raise", "turns"], 2)
+
+    lines = (tmp_path / "attempt" / FILE_NAME).read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert Counter(each["question"] for each in records) == {
+        "continue": 2, "fork": 2, "raise": 1, "turns": 1
+    }  # fmt: skip
+    first, second = records[0]["calls"]
+    assert "continue" in first["prompt"]
+    assert first["completion"] == first["message"]["content"]
+    assert (first["continues"], second["continues"]) == (False, True)
+    assert "go" in second["prompt"]
+    assert "continue" not in second["prompt"]
+    assert [each["rows"] for each in records[:4]] == [1, 1, 2, 2]
+    assert records[0]["reward"] in (0.0, 1.0)

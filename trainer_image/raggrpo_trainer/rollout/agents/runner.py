@@ -1,0 +1,36 @@
+"""`AgentRunner`: how an application is run, and how a run can fail."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+SOURCE: Final = "agent"
+"""`SampleFailed.source` of failures of the application."""
+
+
+class AgentSlot(Protocol):
+    """A place in which the application runs for one sample at a time."""
+
+    key: str
+    """Key by which the gateway recognizes the calls of the sample."""
+    base_url: str
+    """The gateway's URL, as the application reaches it."""
+
+    async def run(self, request: Any) -> Any:
+        """Return the result of the application. Raises CallFailed."""
+        ...
+
+
+class AgentRunner(Protocol):
+    """Runs an application."""
+
+    def slot(self) -> AbstractAsyncContextManager[AgentSlot]:
+        """Wait for a free slot and yield it.
+
+        If the block raises, the application may still work on the sample, so its slot is not used
+        again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop everything that the runner has started."""
+        ...
