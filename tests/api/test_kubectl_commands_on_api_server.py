@@ -64,6 +64,14 @@ def test_retry_sets_annotation_of_failed_job_only(api_server: ApiServer, job: st
     assert "it has no pods to suspend" in refused.stderr
 
 
+def test_retry_repeats_failed_push_of_complete_job(api_server: ApiServer, job: str) -> None:
+    pushed = {"type": "ResultPushed", "status": "False", "reason": "TokenMissing"}
+    pushed |= {"lastTransitionTime": "2026-11-21T12:00:00Z", "message": ""}
+    api_server.write_status("rgj", "small", {"phase": "Succeeded", "conditions": [pushed]}, job)
+    done = run(api_server, "retry", "small", "-n", job)
+    assert done.stdout == "job small is being retried\n"
+
+
 def test_top_shows_resources_and_throughput_of_running_jobs(
     api_server: ApiServer, job: str
 ) -> None:

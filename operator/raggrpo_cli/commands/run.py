@@ -10,6 +10,7 @@ from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_cli.job_file import FAILED, JobFile, Sets, fail
 from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
@@ -155,6 +156,8 @@ def _problem(status: JobStatus) -> Iterator[str]:
         yield f"  not pushed    {pushed.reason}: {pushed.message}; to try again, repeat the command"
     elif pushed.status == "True":
         yield f"  pushed        {pushed.message}"
+    elif pushed.reason != ConditionReason.NOT_EVALUATED:
+        yield "  not pushed    interrupted; to continue, repeat the command"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -382,6 +382,22 @@ def test_cli_does_not_import_heavy_modules() -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("https://host/folder", "results cannot be pushed to https://"),
+        ("hf://datasets/org/name", "results are a model, not a data set"),
+        ("org/name", "does not start with a known scheme"),
+    ],
+)
+def test_export_checks_target_before_export(tmp_path: Path, target: str, message: str) -> None:
+    result = raggrpo("export", tmp_path, "-o", tmp_path / "out", "--push", target)
+    assert result.exit_code == 2
+    assert f"--push {target}: " in result.output
+    assert message in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--dir", "{job}"], "/checkpoints is not a folder"),
