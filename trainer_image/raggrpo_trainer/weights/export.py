@@ -4,7 +4,6 @@ All functions are collective and must not change the model. `parameters` yields 
 of one parameter at a time; tied parameters appear once.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-_COPIED_SUFFIXES = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".py"}
-
+from raggrpo_api.foreign_files import UnsuitableFile, read_limited, require_own_file
+from raggrpo_api.limits import MAX_TOKENIZER_BYTES
+from raggrpo_api.model_folder import is_weight_file, loaded_files
 
 Parameters = Iterable[tuple[str, Tensor]]
 
@@ -58,8 +58,23 @@ def write_folder(
     if not writes:
         return
     model.save_pretrained(folder, state_dict=weights)
-    for file in source.iterdir():
-        is_index = file.name.endswith(".index.json")
-        target = folder / file.name
-        if file.suffix in _COPIED_SUFFIXES and not is_index and not target.exists():
-            shutil.copyfile(file, target)
+    for file in _settings(source):
+        if not (folder / file.name).exists():
+            (folder / file.name).write_bytes(_content(file))
+
+
+def _settings(source: Path) -> list[Path]:
+    """Return the files of a model besides its weights, with those that have its code."""
+    loaded = [each for each in loaded_files(source) if not is_weight_file(each)]
+    own = [each for each in loaded if each.parent == source]
+    settings = [each for each in own if not each.name.endswith(".index.json")]
+    return settings + sorted(source.glob("[!.]*.py"))
+
+
+def _content(file: Path) -> bytes:
+    """Return the content of a file of a model folder, which others may write to."""
+    try:
+        require_own_file(file)
+        return read_limited(file, MAX_TOKENIZER_BYTES)
+    except UnsuitableFile as error:
+        raise UnsuitableFile(f"{file} cannot be copied: {error.strerror}") from error
