@@ -1,69 +1,21 @@
 """A gateway with a scripted engine and a client."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import pytest
 
-from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
-from raggrpo_trainer.gateway.tool_parsing import ReplyParser
-from raggrpo_trainer.gateway.trajectory import Trajectory
-from support.builders.trainer.gateway_models import Says, ScriptedEngine, byte_tokenizer
-from support.builders.trainer.scripted_parser import JsonCallParser
+from support.servers.served_gateway import Served, served_gateway
 
-OPTIONS: dict[str, Any] = {"max_model_length": 4096, "max_tokens": 64, "max_turns": 8}
-
-
-@dataclass
-class Served:
-    gateway: Gateway
-    engine: ScriptedEngine
-    url: str
-    http: aiohttp.ClientSession
-
-    def open(self, key: str = "key", *, temperature: float = 1.0) -> Trajectory:
-        return self.gateway.open(key, (7, 1, 2, 3), temperature, 1.0)
-
-    async def post(
-        self, body: Any, path: str = "/chat/completions", key: str = "key", **headers: str
-    ) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {key}"} | {
-            name.replace("_", "-"): value for name, value in headers.items()
-        }
-        data = body if isinstance(body, bytes) else None
-        async with self.http.post(
-            self.url + path, json=None if data else body, data=data, headers=headers
-        ) as response:
-            return response.status, await response.json(content_type=None)
-
-
-Serve = Callable[..., Any]
+Serve = Callable[..., Awaitable[Served]]
 
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
-        async def start(
-            says: Says,
-            tokenizer: Any = None,
-            parser: ReplyParser | None = None,
-            **options: Any,
-        ) -> Served:
-            tokenizer = tokenizer or byte_tokenizer()
-            engine = ScriptedEngine(says)
-            gateway = Gateway(
-                GatewayOptions(**OPTIONS | {"stop_token_ids": (tokenizer.eos_token_id,)} | options),
-                tokenizer,
-                engine.submit,
-                parser or JsonCallParser(),
-            )
-            stack.push_async_callback(gateway.stop)
-            url = await gateway.start("127.0.0.1")
-            http = await stack.enter_async_context(aiohttp.ClientSession())
-            return Served(gateway, engine, url, http)
+        async def start(*arguments: Any, **options: Any) -> Served:
+            return await stack.enter_async_context(served_gateway(*arguments, **options))
 
         yield start

@@ -168,7 +168,7 @@ async def test_models_are_listed(serve):
             await api.models.retrieve("other")
 
 
-async def test_many_trajectories_are_told_apart(serve):
+async def test_concurrent_trajectories_are_separate(serve):
     served = await serve(lambda request: in_turn(byte_tokenizer(), f"{request.seed}")(request))
     keys = [f"key-{i}" for i in range(32)]
     trajectories = [served.gateway.open(key, (7, 1, 2, i), 1.0, 1.0) for i, key in enumerate(keys)]
