@@ -1,19 +1,24 @@
 """What an attempt starts for an agent: the parser process, the gateway and the application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import assert_never
 
+from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.tokenizer import Tokenizer, end_token_ids, load_tokenizer
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions, Submit
 from raggrpo_trainer.gateway.tool_parsing import ParserProcess, ParserUnavailable
+from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
+from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
 from raggrpo_trainer.rollout.agents.python_agent import PythonAgent, num_processes
+from raggrpo_trainer.rollout.agents.runner import AgentRunner
 from raggrpo_trainer.rollout.agents.tool_parsers import default_tool_parser
 from raggrpo_trainer.rollout.agents.trajectory_log import TrajectoryLog
 
@@ -72,7 +77,7 @@ async def agent_collector(
     parser: ParserProcess | None,
     rewards: Rewards,
     folder: Path,
-    clock: Callable[[], float],
+    outages: Outages,
 ) -> AsyncIterator[AgentCollector]:
     """Yield the collector of an agent; stop its gateway and its processes at the end.
 
@@ -90,11 +95,24 @@ async def agent_collector(
     )
     gateway = Gateway(options, tokenizer, submit, parser)
     base_url = await gateway.start(LOOPBACK)
-    processes = num_processes(agent.processes)
-    runner = PythonAgent(agent.python, base_url, processes, config.reward.code_from.path)
+    runner = _runner(config, agent, base_url, outages)
     try:
         log = TrajectoryLog(folder)
-        yield AgentCollector(config, gateway, runner, rewards, log, clock)
+        yield AgentCollector(config, gateway, runner, rewards, log, outages.working_time)
     finally:
         await runner.close()
         await gateway.stop()
+
+
+def _runner(
+    config: TrainerConfig, agent: AgentSpec, base_url: str, outages: Outages
+) -> AgentRunner:
+    match agent.type:
+        case AgentType.PYTHON:
+            processes, code = num_processes(agent.processes), config.reward.code_from.path
+            return PythonAgent(agent.python, base_url, processes, code)
+        case AgentType.HTTP:
+            by_trace = agent.identify is Identification.TRACE
+            return HttpAgent(agent.url, base_url, outages, sends_trace=by_trace)
+        case _:
+            assert_never(agent.type)

@@ -112,6 +112,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     agent.python_agent_has_function,
     agent.http_agent_has_url,
     agent.identification_fits_type,
+    agent.http_agent_is_local,
     agent.request_identifies_calls,
     checkpoint.restarts_need_checkpoints,
     checkpoint.checkpoints_precede_the_end,

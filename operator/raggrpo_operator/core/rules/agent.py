@@ -74,6 +74,15 @@ def identification_fits_type(agent: AgentSpec) -> bool:
     return (agent.type is AgentType.PYTHON) == (agent.identify is Identification.SLOT)
 
 
+def http_agent_is_local(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject type Http in pods, whose gateway is reachable only within the head."""
+    agent = inputs.spec.rollout.agent
+    if inputs.in_pods and agent is not None and agent.type is AgentType.HTTP:
+        message = "type Http is supported only by raggrpo run, on the machine of the application"
+        remedy = "set type: Python, or run the job with raggrpo run"
+        yield Violation("spec.rollout.agent.type", Reason.AGENT_MODE, message, remedy)
+
+
 def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:
     """Require {apiKey} in the request if, and only if, calls are identified by it.
 

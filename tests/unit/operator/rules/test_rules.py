@@ -912,6 +912,8 @@ ROWS: tuple[Row, ...] = (
             (AGENT | {"identify": "Trace"}, AGENT | {"identify": "Slot"}),
         )
     ),
+    Row(agent.http_agent_is_local, Reason.AGENT_MODE, "spec.rollout.agent.type",
+        with_agent(SERVICE), with_agent(AGENT)),
     *(
         Row(agent.request_identifies_calls, Reason.AGENT_IDENTIFICATION,
             "spec.rollout.agent.request", with_agent(rejected), with_agent(accepted))

@@ -34,7 +34,7 @@ from raggrpo_trainer.sample_failures import SampleFailed
 
 from .agent_result import AgentResult, parse_result
 from .run_failure import is_of_policy, run_failure
-from .runner import SOURCE, AgentRunner, AgentSlot
+from .runner import SOURCE, AgentRunner, AgentSlot, AgentUnavailable
 from .trajectory_log import TrajectoryLog
 from .working_time import within
 
@@ -140,6 +140,8 @@ class AgentCollector:
                 finally:
                     await self._gateway.close(slot.key)
             result = parse_result(value, self._agent)
+        except AgentUnavailable:
+            return await self._run(batch, sample)
         except CallFailed as failed:
             error = failed
         _record_rows(sample, trajectory)

@@ -7,6 +7,10 @@ SOURCE: Final = "agent"
 """`SampleFailed.source` of failures of the application."""
 
 
+class AgentUnavailable(Exception):
+    """The application was down during a run, and is up again: the run must be repeated."""
+
+
 class AgentSlot(Protocol):
     """A place in which the application runs for one sample at a time."""
 
@@ -16,7 +20,7 @@ class AgentSlot(Protocol):
     """The gateway's URL, as the application reaches it."""
 
     async def run(self, request: Any) -> Any:
-        """Return the result of the application. Raises CallFailed."""
+        """Return the result of the application. Raises CallFailed or AgentUnavailable."""
         ...
 
 

@@ -1,0 +1,64 @@
+"""Applications as HTTP services, with a real gateway and a scripted engine."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.progress.outages import Outages
+from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
+from raggrpo_trainer.rollout.agents.runner import AgentUnavailable
+from support.servers.faulty_server import Received, serving
+
+
+async def run_once(url: str, request: Any, *, sends_trace: bool = True) -> tuple[str, Any]:
+    agent = HttpAgent(url, "http://gateway/v1", Outages(), sends_trace=sends_trace)
+    try:
+        async with agent.slot() as slot:
+            return slot.key, await slot.run(request)
+    finally:
+        await agent.close()
+
+
+async def test_trace_id_is_key_of_sample() -> None:
+    async def answer(_: Received) -> Response:
+        return JSONResponse({"answer": "right"})
+
+    async with serving(answer) as server:
+        key, response = await run_once(server.url, {"question": "q"})
+        other, _ = await run_once(server.url, {"question": "q"}, sends_trace=False)
+
+    assert response == {"answer": "right"}
+    first, second = server.requests
+    assert first.body == {"question": "q"}
+    version, trace, parent, flags = first.headers["traceparent"].split("-")
+    assert (version, trace, len(parent), flags) == ("00", key, 16, "01")
+    assert "traceparent" not in second.headers
+    assert other != key
+
+
+async def test_error_of_application_is_raised_not_an_outage() -> None:
+    async def fail(_: Received) -> Response:
+        return JSONResponse({"error": "bug"}, 500)
+
+    async with serving(fail) as server:
+        with pytest.raises(CallFailed, match="500") as error:
+            await run_once(server.url, {})
+
+    assert error.value.cause is FailureCause.RAISED
+
+
+async def test_run_is_repeated_after_an_outage() -> None:
+    states: list[str] = []
+
+    async def answer(_: Received) -> Response:
+        states.append("probed")
+        return JSONResponse({}, 503 if len(states) < 4 else 200)
+
+    async with serving(answer) as server:
+        with pytest.raises(AgentUnavailable):
+            await asyncio.wait_for(run_once(server.url, {}), 60)
+
+    assert len(states) == 4
