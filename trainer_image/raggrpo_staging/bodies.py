@@ -11,18 +11,29 @@ MAX_BODY_BYTES = 16 * 2**20
 MAX_BODY_SECONDS = 120.0
 
 
-def limited(chunks: Iterable[bytes], server: str) -> Iterator[bytes]:
-    """Yield the chunks of a body. Raises StagingFailed if it is too large or takes too long."""
-    deadline = time.monotonic() + MAX_BODY_SECONDS
-    size = 0
-    for chunk in chunks:
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
+class BodyLimit:
+    """Limits the bytes of a response."""
+
+    def __init__(self, server: str, limit: int = MAX_BODY_BYTES) -> None:
+        self._server, self._limit, self._size = server, limit, 0
+
+    def count(self, chunk: bytes) -> None:
+        """Count a chunk. Raises StagingFailed if the response is too large."""
+        self._size += len(chunk)
+        if self._size > self._limit:
             raise StagingFailed(
                 StagingReason.UNSUITABLE_CONTENT,
-                f"{server} sent a response of more than {MAX_BODY_BYTES:,} bytes, which is not the "
-                "content of a file; check the address of the server",
+                f"{self._server} sent a response of more than {self._limit:,} bytes, which is not "
+                "the content of a file; check the address of the server",
             )
+
+
+def limited(chunks: Iterable[bytes], server: str) -> Iterator[bytes]:
+    """Yield the chunks of a body. Raises StagingFailed if it is too large or takes too long."""
+    limit = BodyLimit(server)
+    deadline = time.monotonic() + MAX_BODY_SECONDS
+    for chunk in chunks:
+        limit.count(chunk)
         if time.monotonic() > deadline:
             raise StagingFailed(
                 StagingReason.UNREACHABLE,

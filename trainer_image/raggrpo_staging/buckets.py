@@ -95,14 +95,23 @@ def open_bucket(source: BucketSource) -> Any:
         return _open_gcs()
     import s3fs
 
+    from .bucket_bodies import LimitedS3Session
+
     with translated(source):
         is_anonymous = not _has_aws_credentials()
-    return s3fs.S3FileSystem(anon=is_anonymous, skip_instance_cache=True, use_listings_cache=False)
+    return s3fs.S3FileSystem(
+        anon=is_anonymous,
+        config_kwargs={"http_session_cls": LimitedS3Session},
+        skip_instance_cache=True,
+        use_listings_cache=False,
+    )
 
 
 def _open_gcs() -> Any:
     """Return the client for HTTP; that for gRPC reads neither proxies nor authorities."""
     from gcsfs.core import GCSFileSystem
+
+    from .bucket_bodies import LimitedResponse
 
     class Gcs(GCSFileSystem):  # type: ignore[misc]
         """Without the retries of gcsfs, because the caller repeats the request."""
@@ -111,7 +120,7 @@ def _open_gcs() -> Any:
 
     return Gcs(
         token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None,
-        session_kwargs={"trust_env": True},
+        session_kwargs={"trust_env": True, "response_class": LimitedResponse},
         skip_instance_cache=True,
         use_listings_cache=False,
     )
@@ -130,7 +139,8 @@ def translated(source: BucketSource) -> Iterator[None]:
     except StagingFailed:
         raise
     except Exception as error:
-        raise _failure(source, error) from error
+        own = (each for each in causes(error) if isinstance(each, StagingFailed))
+        raise next(own, None) or _failure(source, error) from error
 
 
 def _failure(source: BucketSource, error: Exception) -> StagingFailed:
