@@ -52,7 +52,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
     if not (source / "config.json").is_file():
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"the initial model is not at {source}: specify its folder with --model",
+            f"{source} is not the folder of the initial model (no config.json): specify --model",
         )
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise TrainerError(ExitCode.CONFIG_ERROR, f"{output} exists: specify a new folder")
@@ -80,8 +80,8 @@ def _require_base(checkpoint: Checkpoint, source: Path) -> None:
     if digest != values.get(WEIGHTS):
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"the model weights in {source} are not those that the adapters of "
-            f"{checkpoint.folder} were trained for: specify the folder of these with --model",
+            f"the model weights in {source} differ from those that the adapters in "
+            f"{checkpoint.folder} were trained with: specify the initial model with --model",
         )
 
 

@@ -69,7 +69,7 @@ def test_adapters_of_other_weights_are_not_exported(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     other = write_model(tmp_path / "other", layers=1)
     checkpoint = save_adapters(tmp_path / "checkpoints", model, other)
-    with pytest.raises(TrainerError, match="are not those that the adapters of") as raised:
+    with pytest.raises(TrainerError, match="differ from those that the adapters in") as raised:
         export_checkpoint(checkpoint, tmp_path / "exported")
     assert raised.value.exit_code is ExitCode.CONFIG_ERROR
     assert not (tmp_path / "exported").exists()
@@ -122,7 +122,7 @@ def test_command_exports_to_moved_model(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = [str(tmp_path / "checkpoints"), str(tmp_path / "out" / "exported")]
 
     assert main(arguments) == ExitCode.CONFIG_ERROR
-    assert f"the initial model is not at {model}" in capsys.readouterr().err
+    assert f"{model} is not the folder of the initial model" in capsys.readouterr().err
     assert main([*arguments, "--model", str(moved), "--step", "7"]) == 0
     assert '"step": 7' in capsys.readouterr().out
     assert (tmp_path / "out" / "exported" / "config.json").is_file()

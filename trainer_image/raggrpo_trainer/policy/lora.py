@@ -115,17 +115,22 @@ def _initial_a(key: str, rank: int, size: int) -> Tensor:
     return torch.empty(rank, size).uniform_(-bound, bound, generator=generator)
 
 
+def adapted_layers(model: nn.Module) -> dict[str, LoraLinear]:
+    """Return the layers with an adapter by name."""
+    return {name: each for name, each in model.named_modules() if isinstance(each, LoraLinear)}
+
+
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
     """Compute with the initial model."""
-    adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
+    adapted = adapted_layers(model).values()
     try:
-        for module in adapted:
-            module.is_adapter_on = False
+        for layer in adapted:
+            layer.is_adapter_on = False
         yield
     finally:
-        for module in adapted:
-            module.is_adapter_on = True
+        for layer in adapted:
+            layer.is_adapter_on = True
 
 
 def merged_parameters(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
@@ -133,7 +138,7 @@ def merged_parameters(model: nn.Module, dtype: torch.dtype) -> Iterator[tuple[st
 
     Tied parameters appear once. All ranks must exhaust the iterator; the model does not change.
     """
-    adapted = {f"{name}.weight": each for name, each in _adapted(model)}
+    adapted = {f"{name}.weight": layer for name, layer in adapted_layers(model).items()}
     for name, parameter in model.named_parameters():
         if name.endswith(ADAPTER_SUFFIXES):
             continue
@@ -170,12 +175,6 @@ def lora_targets(causal_lm: PreTrainedModel, lora: LoraSpec) -> dict[str, nn.Lin
     for name in targets:
         _reject_direct_reads(causal_lm, name)
     return targets
-
-
-def _adapted(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
-    for name, module in model.named_modules():
-        if isinstance(module, LoraLinear):
-            yield name, module
 
 
 def _linear_layers(causal_lm: PreTrainedModel) -> dict[str, nn.Linear]:

@@ -27,25 +27,25 @@ _NUM_RESERVED = 3
 
 @dataclass(frozen=True, slots=True)
 class LoraResult:
-    """What adapters would train, or why they cannot."""
+    """Size of the layers with adapters, or the reason why the model cannot be trained with them."""
 
     problem: str = ""
-    """Why the model cannot be trained with these adapters, or ""."""
+    """Reason why the model cannot be trained with these adapters, or ""."""
     layers: int = 0
     """Number of layers with an adapter."""
-    adapted: int = 0
+    adapted_parameters: int = 0
     """Number of parameters of these layers."""
-    total: int = 0
+    parameters: int = 0
     """Number of parameters of the model."""
 
 
 def check_lora(config: PreTrainedConfig, lora: LoraSpec) -> LoraResult:
-    """Return the layers that get adapters, after an experiment with a small model."""
+    """Return the size of the targets, after training adapters of a small model for one step."""
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         targets = lora_targets(model, lora)
-        problem = experiment(small_model(config), small_model(config), lora)
+        problem = adapter_problem(small_model(config), small_model(config), lora)
     except (UnsupportedLora, NotSmall) as error:
         return LoraResult(str(error))
     return LoraResult(
@@ -56,8 +56,8 @@ def check_lora(config: PreTrainedConfig, lora: LoraSpec) -> LoraResult:
     )
 
 
-def experiment(adapted: PreTrainedModel, plain: PreTrainedModel, lora: LoraSpec) -> str:
-    """Train adapters of a small model for one step; return what is wrong, or "".
+def adapter_problem(adapted: PreTrainedModel, plain: PreTrainedModel, lora: LoraSpec) -> str:
+    """Train adapters of a small model for one step; return the problem, or "".
 
     Every adapter must receive a gradient, unless its layer belongs to one of several experts, and
     the `plain` model with merged weights must give the adapted model's logprobs. Raises

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from raggrpo_trainer.weights.export import full_tensor
 
-from .lora import LoraLinear, merged_weight
+from .lora import LoraLinear, adapted_layers, merged_weight
 
 Gather = Callable[[Tensor], Tensor]
 """Function that returns a tensor's local shard, or all of it."""
@@ -50,26 +50,26 @@ class _LastUpdate:
     def __contains__(self, parameter: Tensor) -> bool:
         return parameter in self._groups
 
-    def change(self, parameter: Tensor, gather: Gather) -> Tensor:
-        """Return Δw of a parameter, computed from what `gather` returns for it and its moments."""
+    def delta(self, parameter: Tensor, gather: Gather) -> Tensor:
+        """Return Δw of a parameter; `gather` returns the shard or all of it and of its moments."""
         state, group = self._state[parameter], self._groups[parameter]
         beta1, beta2 = group["betas"]
         rate = group["lr"]
         decay = group["weight_decay"]
         count = state["step"].item()
         deviation = gather(state["exp_avg_sq"]).sqrt().div_(math.sqrt(1 - beta2**count))
-        change = gather(state["exp_avg"]) / deviation.add_(group["eps"])
-        change.mul_(-rate / (1 - beta1**count))
-        if decay:  # w_old = (w - change) / (1 - ηλ), and Δw = change - ηλ w_old
+        delta = gather(state["exp_avg"]) / deviation.add_(group["eps"])
+        delta.mul_(-rate / (1 - beta1**count))
+        if decay:  # w_old = (w - delta) / (1 - ηλ), and Δw = delta - ηλ w_old
             shrinkage = rate * decay
-            previous = gather(parameter).sub(change).div_(1 - shrinkage)
-            change.sub_(previous, alpha=shrinkage)
-        return change
+            previous = gather(parameter).sub(delta).div_(1 - shrinkage)
+            delta.sub_(previous, alpha=shrinkage)
+        return delta
 
 
 def _changes(model: nn.Module, update: _LastUpdate) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield Δw and w of this rank's shard of each weight."""
-    layers = [module for module in model.modules() if isinstance(module, LoraLinear)]
+    layers = adapted_layers(model).values()
     for layer in layers:
         yield _merged_change(layer, update)
     merged = {each for layer in layers for each in (layer.weight, layer.lora_A, layer.lora_B)}
@@ -78,13 +78,13 @@ def _changes(model: nn.Module, update: _LastUpdate) -> Iterator[tuple[Tensor, Te
             continue
         weight = _local(parameter)
         is_trained = parameter in update
-        yield update.change(parameter, _local) if is_trained else weight.new_zeros(1), weight
+        yield update.delta(parameter, _local) if is_trained else weight.new_zeros(1), weight
 
 
 def _merged_change(layer: LoraLinear, update: _LastUpdate) -> tuple[Tensor, Tensor]:
     """Return Δw and w of this rank's rows of a layer with an adapter; B is sharded like W."""
-    lora_a, change_a = _full(layer.lora_A), update.change(layer.lora_A, _full)
-    lora_b, change_b = _local(layer.lora_B), update.change(layer.lora_B, _local)
+    lora_a, change_a = _full(layer.lora_A), update.delta(layer.lora_A, _full)
+    lora_b, change_b = _local(layer.lora_B), update.delta(layer.lora_B, _local)
     change = change_b @ lora_a + (lora_b - change_b) @ change_a
     weight = _local(layer.weight).to(lora_b.dtype)
     return layer.lora_scale * change, merged_weight(weight, lora_a, lora_b, layer.lora_scale)

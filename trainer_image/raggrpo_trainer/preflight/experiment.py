@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 EXPERIMENT_SECONDS = 240
+"""Timeout of an experiment."""
 
 
 def run_experiment(module: str, *arguments: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def check_lora(folder: Path, lora: LoraSpec) -> Finding:
     if problem := result["problem"]:
         prefix = "" if problem.startswith("training.lora") else "training.lora: "
         return finding_for(CheckId.LORA_TARGETS, [prefix + problem], "")
-    share = 100 * result["adapted"] / result["total"]
+    share = 100 * result["adapted_parameters"] / result["parameters"]
     evidence = (
         f"adapters of rank {lora.rank} in {result['layers']} linear layers with {share:.3g} % of "
         "the model's parameters"

@@ -7,6 +7,7 @@ from raggrpo_api.fields.base import format_time
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.conditions import Condition, ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.trainer.preflight import CheckId, CheckState
 from raggrpo_api.trainer.progress import Stage
 from raggrpo_operator.core.lifecycle.deadlines.stage_deadlines import advice
 from raggrpo_operator.core.state.conditions import get_condition, not_learning_reason
@@ -22,6 +23,7 @@ SHOWN_SEGMENTS = 3
 """Number of newest segments in the text."""
 SHOWN_WARNINGS = 2
 REWARD = "reward_mean"
+ACCEPTED = (CheckState.PASSED, CheckState.WARNED)
 
 
 def render_status(status: JobStatus, width: int = 100, *, with_sizing: bool = False) -> str:
@@ -78,6 +80,9 @@ def _lines(status: JobStatus, width: int) -> Iterator[str]:
     if status.pinned.attention:
         text = f"{status.pinned.attention}, precision {status.pinned.precision}"
         yield from labeled("attention", text, width)
+    for check in status.preflight.checks:
+        if check.id is CheckId.LORA_TARGETS and check.state in ACCEPTED:
+            yield from labeled("LoRA", check.evidence, width)
     if status.checkpoint is not None:
         yield from labeled("newest", status.checkpoint.path, width)
     if status.best_step is not None:

@@ -6,8 +6,9 @@ import pytest
 from raggrpo_api.status.attempts import AttemptRecord, RestartCounts
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import Condition, ConditionType, JobWarning, Phase
-from raggrpo_api.status.job_status import JobStatus, Pinned, ProgressStatus
+from raggrpo_api.status.job_status import JobStatus, Pinned, PreflightStatus, ProgressStatus
 from raggrpo_api.status.restart_state import RestartState, WatchState
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState
 from raggrpo_api.trainer.progress import CheckpointRef, Metric, Segment
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve
@@ -110,6 +111,16 @@ def test_status_text_fits_screen() -> None:
     assert "attempts  7 earlier; the report lists all" in lines
     assert next(line for line in lines if line.startswith("attempt ")).startswith("attempt   8 ")
     assert "Accepted=Unknown" in " ".join(lines)
+
+
+@pytest.mark.row("F1")
+@pytest.mark.parametrize("state", CheckState)
+def test_layers_with_adapters_are_shown_if_accepted(state: CheckState) -> None:
+    check = Check(id=CheckId.LORA_TARGETS, state=state, evidence="rank 32 in 196 linear layers")
+    status = replace(make_status(), preflight=PreflightStatus(checks=[check]))
+    is_accepted = state in (CheckState.PASSED, CheckState.WARNED)
+    shown = "LoRA      rank 32 in 196 linear layers" in render_status(status).splitlines()
+    assert shown is is_accepted
 
 
 def test_attention_in_use_is_shown_once_known() -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, FalconConfig, GPT2Config, Qwen2Co
 
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_trainer.policy.lora import UnsupportedLora, lora_targets
-from raggrpo_trainer.policy.lora_check import check_lora, experiment
+from raggrpo_trainer.policy.lora_check import adapter_problem, check_lora
 from raggrpo_trainer.policy.small_model import small_config, small_model
 from support.engines.model_families import config_of
 
@@ -41,7 +41,7 @@ TRAINED = re.findall(
 def test_each_family_of_the_model_table_trains_adapters_or_is_rejected(model_type: str) -> None:
     config = config_of(model_type)
     try:
-        problem = experiment(small_model(config), small_model(config), LoraSpec())
+        problem = adapter_problem(small_model(config), small_model(config), LoraSpec())
     except UnsupportedLora as error:
         problem = str(error)
     assert bool(problem) is (model_type in NEEDS_TARGETS), problem
@@ -50,20 +50,20 @@ def test_each_family_of_the_model_table_trains_adapters_or_is_rejected(model_typ
 @pytest.mark.parametrize("model_type", DENSE)
 def test_each_adapter_of_dense_family_is_trained_and_merges(model_type: str) -> None:
     config = config_of(model_type)
-    assert experiment(small_model(config), small_model(config), LoraSpec()) == ""
+    assert adapter_problem(small_model(config), small_model(config), LoraSpec()) == ""
 
 
 @pytest.mark.parametrize(("model_type", "message"), REJECTED.items())
 def test_family_whose_adapters_would_be_ignored_is_rejected(model_type: str, message: str) -> None:
     config = config_of(model_type)
     with pytest.raises(UnsupportedLora, match=message):
-        experiment(small_model(config), small_model(config), LoraSpec())
+        adapter_problem(small_model(config), small_model(config), LoraSpec())
 
 
 def test_targets_without_directly_read_weights_are_accepted() -> None:
     config = config_of("bamba")
     lora = LoraSpec(targets=["q_proj", "v_proj", "down_proj"])
-    assert experiment(small_model(config), small_model(config), lora) == ""
+    assert adapter_problem(small_model(config), small_model(config), lora) == ""
 
 
 def test_result_counts_adapted_layers_and_parameters() -> None:
@@ -71,8 +71,8 @@ def test_result_counts_adapted_layers_and_parameters() -> None:
     layers = config.num_hidden_layers
     result = check_lora(config, LoraSpec(targets=["down_proj"]))
     assert (result.problem, result.layers) == ("", layers)
-    assert result.adapted == layers * config.hidden_size * config.intermediate_size
-    assert result.total == sum(each.numel() for each in small_model(config).parameters())
+    assert result.adapted_parameters == layers * config.hidden_size * config.intermediate_size
+    assert result.parameters == sum(each.numel() for each in small_model(config).parameters())
 
 
 def test_adapters_of_rank_32_are_five_percent_of_the_model_at_most() -> None:
@@ -100,7 +100,7 @@ def test_layer_that_is_not_called_is_reported() -> None:
     adapted, plain = small_model(config), small_model(config)
     layer = adapted.get_submodule("model.layers.0.self_attn")
     layer.o_proj.forward = lambda x: x @ layer.o_proj.weight.T
-    problem = experiment(adapted, plain, LoraSpec())
+    problem = adapter_problem(adapted, plain, LoraSpec())
     assert problem.startswith("the adapter of model.layers.0.self_attn.o_proj receives no gradient")
 
 
@@ -108,7 +108,7 @@ def test_experts_are_not_adapted() -> None:
     config = small_config(Qwen3MoeConfig(architectures=["Qwen3MoeForCausalLM"]))
     result = check_lora(config, LoraSpec())
     assert result.problem == ""
-    assert 0 < result.adapted < result.total / 2
+    assert 0 < result.adapted_parameters < result.parameters / 2
 
 
 def test_rejected_family_has_problem() -> None:
