@@ -25,7 +25,7 @@ POLICY: dict[str, Any] = {
     "allowedImages": ["mirror.example.com/raggrpo/"],
     "allowedPriorityClasses": ["research"],
     "allowedTolerationKeys": ["nvidia.com/gpu", "example.com/research"],
-    "allowedClaims": ["work", "results", "small-results"],
+    "allowedClaims": ["work", "results", "small-results", "small-runs", "small-scratch"],
     "allowedSecrets": ["wandb"],
     "allowedEndpoints": ["https://rag.example.com/", "http://judge:8000/v1/", "s3://ours/"],
     "validations": [
@@ -150,6 +150,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "toleration": tolerating(key="example.com/research"),
     "claim": make_claim("results"),
     "created claim": make_created_claim("results"),
+    "no volumes": {"spec.checkpoint": {}, "spec.volumes": []},
     "secret": {"spec.env": [make_secret("wandb"), {"name": "A", "value": "b"}]},
     "pull secret": {"spec.imagePullSecrets": ["wandb"]},
     "secret of authorities": {"spec.caBundle": make_authorities("wandb")},
@@ -196,6 +197,10 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "created claim": (
         make_created_claim("theirs"),
         "spec.volumes: every claim must be one of work, results",
+    ),
+    "default claims": (
+        {"spec.checkpoint": {}, "spec.volumes": [], "metadata.name": "other"},
+        "a job without volumes gets JOB-runs and JOB-scratch",
     ),
     "secret": (
         {"spec.env": [make_secret("theirs")]},

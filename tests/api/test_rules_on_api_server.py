@@ -138,6 +138,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "validation.everySteps": [0, 5],
     "validation.beforeTraining": [False, True],
     "validation.afterTraining": [False, True],
+    "checkpoint": [{}, {"everySteps": 10}],
     "checkpoint.path": ["/mnt/runs", "/mnt/runs/x", "/mnt/runsx", "/mnt/runs/ro/x"],
     "training.startFrom": [
         {"checkpoint": source}

@@ -1,13 +1,15 @@
 """`spec.checkpoint`: path, interval, retention and backup of checkpoints."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from raggrpo_api.fields.addresses import BackupUrl
 from raggrpo_api.fields.base import ApiModel, CheckpointPath
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL
+
+DEFAULT_PATH: Final = "/mnt/runs/checkpoints"
 
 
 class BestBy(StrEnum):
@@ -33,7 +35,7 @@ class BackupSpec(ApiModel):
 class CheckpointSpec(ApiModel):
     """Checkpoints of model, optimizer and data position."""
 
-    path: Annotated[CheckpointPath, MODEL]
+    path: Annotated[CheckpointPath, MODEL] = DEFAULT_PATH
     """Folder on a mounted volume, used by this job only."""
     every_steps: Annotated[int, Field(ge=0, le=10_000_000), OPERATIONAL] = 100
     """Steps between checkpoints; 0: only after the last step (requires recovery.maxRestarts 0)."""

@@ -62,7 +62,7 @@ class JobSpec(ApiModel):
     """Reward functions and their weights."""
     validation: Annotated[ValidationSpec, OPERATIONAL] = ValidationSpec()
     """Evaluation on held-out prompts."""
-    checkpoint: CheckpointSpec
+    checkpoint: CheckpointSpec = CheckpointSpec()
     """Checkpoints and backups."""
     monitoring: Annotated[MonitoringSpec, OPERATIONAL] = MonitoringSpec()
     """Metrics and logs."""
@@ -71,7 +71,8 @@ class JobSpec(ApiModel):
     recovery: Annotated[RecoverySpec, OPERATIONAL] = RecoverySpec()
     """Restarts and deadlines."""
     volumes: Annotated[list[Volume], Field(max_length=16), OPERATIONAL] = []
-    """PersistentVolumeClaims mounted into the pods."""
+    """PersistentVolumeClaims mounted into the pods. Without volumes and checkpoint.path, a job gets
+    a claim for checkpoints, which is kept, and one for downloads, which is deleted with the job."""
     env: Annotated[list[EnvVar], Field(max_length=64), OPERATIONAL] = []
     """Environment variables of the trainer; a server in a variable must also be in egress."""
     egress: Annotated[list[HttpUrl], Field(max_length=16), OPERATIONAL] = []

@@ -10,7 +10,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.memory.arithmetic import num_ranks
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Device, Volume
-from raggrpo_operator.core.spec.claims import named_volumes
+from raggrpo_operator.core.spec.claims import named_volumes, with_default_volumes
 from raggrpo_operator.core.spec.parse import parse_job
 from raggrpo_operator.core.spec.path_fields import is_path, path_fields
 from raggrpo_operator.core.spec.world import num_engines
@@ -52,7 +52,7 @@ def apply_mounts(
     places = {v.mount_path: mounts.get(v.claim_name, v.mount_path) for v in volumes}
     if not mounts:
         return job
-    moved = job.model_copy(update={"spec": _moved(job.spec, places)})
+    moved = job.model_copy(update={"spec": _moved(with_default_volumes(job.spec), places)})
     parsed = parse_job(moved.manifest())
     if not isinstance(parsed, RagGrpoJob):  # the folder's path is invalid in a job
         raise InvalidOptions([f"--mount: {violation.line()}" for violation in parsed])

@@ -55,8 +55,16 @@ Fault = Callable[["HubHandler"], bool]
 class HubServer:
     """Context manager that serves the repositories."""
 
-    def __init__(self, certificate: Certificate | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Certificate | None = None,
+        *,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+        host: str = "127.0.0.1",
+    ) -> None:
+        """Serve at `address`, with port 0 for any free port; clients use the name `host`."""
         self._certificate = certificate
+        self._address, self._host = address, host
         self.repositories: dict[str, Repository] = {}
         """Repositories by `org/name` or `datasets/org/name`."""
         self.requests: list[str] = []
@@ -75,7 +83,7 @@ class HubServer:
 
     def __enter__(self) -> Self:
         handler = type("Handler", (HubHandler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = ThreadingHTTPServer(self._address, handler)
         self._server.daemon_threads = True
         if self._certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -96,7 +104,7 @@ class HubServer:
     @property
     def url(self) -> str:
         scheme = "http" if self._certificate is None else "https"
-        return f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
+        return f"{scheme}://{self._host}:{self._server.server_address[1]}"
 
     @property
     def cdn(self) -> str:

@@ -6,14 +6,17 @@ STORAGE_CLASS = "shared"
 
 
 def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
-    """Return a StorageClass and `number` volumes that pods on all nodes can mount.
+    """Return the default StorageClass and `number` volumes that pods on all nodes can mount.
 
     The provisioner of kind's node image supports no volumes with access from several nodes.
     """
     storage_class = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        "metadata": {"name": STORAGE_CLASS},
+        "metadata": {
+            "name": STORAGE_CLASS,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+        },
         "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer",
     }
@@ -25,7 +28,7 @@ def shared_volumes(number: int, folder: str) -> list[dict[str, Any]]:
             "spec": {
                 "storageClassName": STORAGE_CLASS,
                 "capacity": {"storage": "100Gi"},
-                "accessModes": ["ReadWriteMany"],
+                "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
                 "persistentVolumeReclaimPolicy": "Retain",
                 "hostPath": {"path": f"{folder}/volume-{i}", "type": "Directory"},
             },

@@ -36,7 +36,7 @@ def validate(example: Any) -> None:
             assert set(policy) <= set(VALUES["jobPolicy"])
         case {"endpoints": endpoints} | [*endpoints]:
             assert [RetrievalEndpoint.model_validate(each) for each in endpoints]
-        case {"env": _} | {"model": _, "data": _}:
+        case {"env": _} | {"model": _, "data": _} | {"volumes": _}:
             make_job(example)
         case {"caBundle": bundle}:
             CaBundle.model_validate(bundle)

@@ -10,6 +10,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .base.cel import is_filled, specified, value_or
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
+from .paths import of_checkpoint_path
 
 _VALIDATES = (
     f"{value_or('validation.beforeTraining', 'false')} || "
@@ -24,7 +25,7 @@ _VALIDATES = (
     reason=Reason.RESTARTS_NEED_CHECKPOINTS,
     message="with everySteps 0 the only save is after the last step: a restart repeats all steps",
     remedy="set checkpoint.everySteps: 100, or recovery.maxRestarts: 0",
-    cel="!has(self.checkpoint.everySteps) || self.checkpoint.everySteps > 0 || "
+    cel=f"{value_or('checkpoint.everySteps', '1')} > 0 || "
     f"{value_or('recovery.maxRestarts', '1')} == 0",
 )
 def restarts_need_checkpoints(spec: JobSpec) -> bool:
@@ -93,7 +94,7 @@ def start_has_one_source(source: CheckpointSource) -> bool:
     message="the path is this job's own checkpoint.path",
     remedy="specify the checkpoint.path of another job, or omit startFrom to resume",
     cel=f"!({specified('training.startFrom.checkpoint.path')}) || "
-    "self.training.startFrom.checkpoint.path != self.checkpoint.path",
+    + of_checkpoint_path("self.training.startFrom.checkpoint.path != PATH"),
 )
 def start_is_another_folder(spec: JobSpec) -> bool:
     """Reject a job that starts from its own checkpoint folder."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from raggrpo_api.spec.checkpoint import DEFAULT_PATH
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import Placement, Volume
 from raggrpo_operator.core.spec.path_fields import is_within, path_fields, volume_of
@@ -11,14 +12,33 @@ from .base.cel import is_filled, specified
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
 
-CHECKPOINT = "spec.checkpoint.path"
+PATH = "checkpoint.path"
+CHECKPOINT = f"spec.{PATH}"
 MAX_SHOWN_MOUNTS = 4
 
-_HOLDS = (
-    "(self.checkpoint.path + '/').startsWith("
-    "{v}.mountPath.endsWith('/') ? {v}.mountPath : {v}.mountPath + '/')"
+
+def of_checkpoint_path(condition: str) -> str:
+    """Return a CEL condition with checkpoint.path, which may be unspecified, instead of PATH.
+
+    The API server cannot bound the length of the text that `orValue` returns.
+    """
+    of_specified, of_default = (
+        condition.replace("PATH", value) for value in (f"self.{PATH}", repr(DEFAULT_PATH))
+    )
+    return f"({specified(PATH)} ? {of_specified} : {of_default})"
+
+
+def _holds(volume: str) -> str:
+    """Return a CEL condition that PATH is on a volume."""
+    place = f"{volume}.mountPath"
+    return f"(PATH + '/').startsWith({place}.endsWith('/') ? {place} : {place} + '/')"
+
+
+_IS_READ_ONLY = (
+    f"self.volumes.exists(v, has(v.readOnly) && v.readOnly && {_holds('v')} && "
+    f"!self.volumes.exists(w, {_holds('w')} && size(w.mountPath) > size(v.mountPath)))"
 )
-"""CEL condition that checkpoint.path is on the volume `{v}`."""
+"""CEL condition that the innermost volume of PATH is read-only."""
 
 
 @spec_rule(
@@ -27,9 +47,9 @@ _HOLDS = (
     reason=Reason.CHECKPOINT_NOT_ON_VOLUME,
     message="the path is not on a volume: checkpoints would be lost with the pod",
     values=lambda spec: f"{spec.checkpoint.path}, volumes: {_mounts(spec.volumes) or 'none'}",
-    remedy="specify a folder below the mountPath of a volume",
+    remedy="specify a folder below the mountPath of a volume, or omit both path and volumes",
     cel=f"!({specified('volumes')}) || size(self.volumes) == 0 || "
-    f"self.volumes.exists(v, {_HOLDS.format(v='v')})",
+    + of_checkpoint_path(f"self.volumes.exists(v, {_holds('v')})"),
     applies=lambda inputs: inputs.in_pods or bool(inputs.spec.volumes),
 )
 def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
@@ -44,9 +64,7 @@ def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
     message="the path is on a read-only volume",
     values=lambda spec: spec.checkpoint.path,
     remedy="use another volume, or set readOnly: false",
-    cel=f"!({specified('volumes')}) || !self.volumes.exists(v, has(v.readOnly) && v.readOnly && "
-    f"{_HOLDS.format(v='v')} && !self.volumes.exists(w, {_HOLDS.format(v='w')} && "
-    "size(w.mountPath) > size(v.mountPath)))",
+    cel=f"!({specified('volumes')}) || !{of_checkpoint_path(_IS_READ_ONLY)}",
 )
 def checkpoint_is_writable(spec: JobSpec) -> bool:
     """Require a writable volume for checkpoints."""

@@ -21,7 +21,7 @@ from raggrpo_api.trainer.config import AttemptIdentity, TrainerConfig, content_h
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.resume import resume_values
 
-from .claims import claim_name
+from .claims import claim_name, with_default_volumes
 from .mitigations import apply_mitigations
 from .presets import preset_values
 from .sources import staged_paths
@@ -64,8 +64,13 @@ class Resolved:
 
 def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
     """Return the resolved spec. Without `facts`, totalSteps stays 0 if epochs are specified."""
-    origins = {path: Origin.USER if given else Origin.DEFAULT for path, given in _leaves(job.spec)}
-    values = job.spec.model_dump(by_alias=True)
+    spec = with_default_volumes(job.spec)
+    specified = {path for path, given in _leaves(job.spec) if given}
+    origins = {
+        path: Origin.USER if path in specified else Origin.SIZED if given else Origin.DEFAULT
+        for path, given in _leaves(spec)
+    }
+    values = spec.model_dump(by_alias=True)
 
     def take(path: str, value: object, origin: Origin) -> None:
         _put(values, path, value)
@@ -80,7 +85,7 @@ def resolve(job: RagGrpoJob, facts: Facts | None = None) -> Resolved:
         elif origins[path] is Origin.DEFAULT:
             take(path, _get(values, partner), origins[partner])
 
-    for number, volume in enumerate(job.spec.volumes):
+    for number, volume in enumerate(spec.volumes):
         if volume.claim_template is not None:
             take(f"volumes[{number}].claimName", claim_name(job.metadata, volume), Origin.SIZED)
 

@@ -160,6 +160,17 @@ def test_machine_problems_suggest_command_line_flags(
     assert [problem[problem.index("--set") :] for problem in problems] == flags
 
 
+def test_default_volumes_are_replaced_by_folders() -> None:
+    job = make_job({"checkpoint": {}, "volumes": [], "model": {"source": "hf://org/model"}})
+    folders = {volume.claim_name: f"/home/me/{volume.name}" for volume in named_volumes(job)}
+
+    spec = resolve(apply_mounts(job, folders, lambda _: True)).spec
+
+    assert spec.checkpoint.path == "/home/me/runs/checkpoints"
+    assert spec.staging.path == "/home/me/scratch/staged"
+    assert [each.mount_path for each in spec.volumes] == ["/home/me/runs", "/home/me/scratch"]
+
+
 def test_volume_with_claim_template_is_replaced_by_name_of_created_claim() -> None:
     volume = {"name": "runs", "mountPath": "/mnt/runs", "claimTemplate": {"size": "1Gi"}}
     job = make_job({"volumes": [volume]})
