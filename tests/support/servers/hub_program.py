@@ -18,7 +18,7 @@ RESULT = "org/result"
 """Repository that a job creates."""
 LARGE_FILE = "large.safetensors"
 LARGE_BYTES = 128 * 2**20
-HUGE_BYTES = 10**16
+HUGE_BYTES = 10**13
 
 
 def add_repositories(hub: HubServer, folder: Path) -> None:
