@@ -154,7 +154,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise DuplicateKey(f"key {name!r} occurs twice")
+            raise DuplicateKey(f"key {name[:80]!r} occurs twice")
         values[name] = value
     return values
 

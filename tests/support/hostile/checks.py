@@ -1,10 +1,19 @@
 """Read hostile files in a separate process: `python -m support.hostile.checks CHECK PATH…`."""
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Final
+
+MAX_CPU_SECONDS: Final = 20
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise AssertionError(f"more than {MAX_CPU_SECONDS} s of CPU time")
 
 
 def data(path: Path) -> str:
@@ -93,13 +102,46 @@ def imported(path: Path) -> str:
     return f"{result.exit_code} {result.output}"
 
 
+def response(path: Path) -> str:
+    """Parse a response of each kind of service; the path ends with its content type.
+
+    Parsing blocks the event loop of the trainer, so its CPU time is limited.
+    """
+    from raggrpo_api.spec.retrieval import RetrievalEndpoint
+    from raggrpo_api.spec.reward import JudgeSpec
+    from raggrpo_trainer.call_failures import CallFailed
+    from raggrpo_trainer.http.responses import decode_response
+    from raggrpo_trainer.retrieval.protocols import parse_response
+    from raggrpo_trainer.rewards.grades import parse_grade
+
+    def parse(name: str) -> object:
+        value = decode_response(path.read_bytes(), f"{path.parent.name}/{path.name}")
+        if name == "judge":
+            judge = JudgeSpec.model_validate({"model": "m", "prompt": "{completion}"})
+            return parse_grade(judge, value)
+        fields = {"name": "kb", "url": "http://127.0.0.1:1/", "protocol": name}
+        return parse_response(RetrievalEndpoint.model_validate(fields), value, 1)
+
+    outcomes = []
+    for name in ("Http", "SearchR1", "judge"):
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_CPU_SECONDS)
+        try:
+            outcomes.append(f"accepted by {name}: {str(parse(name))[:80]}")
+        except (CallFailed, ValueError) as error:
+            outcomes.append(f"rejected by {name}: {error}")
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return "; ".join(outcomes)
+
+
 CHECKS: dict[str, Callable[[Path], str]] = {
-    each.__name__: each for each in (data, corpus, vectors, model, embedding, history, imported)
+    each.__name__: each
+    for each in (data, corpus, vectors, model, embedding, history, imported, response)
 }
 
 
 def main(name: str, *paths: str) -> None:
     """Print one line of JSON for each path."""
+    signal.signal(signal.SIGVTALRM, _interrupt)
     for path in paths:
         try:
             outcome = CHECKS[name](Path(path))

@@ -1,8 +1,13 @@
 """Find values in a row by path, such as `reward_model.ground_truth` for nested columns. Pure."""
 
-import json
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from typing import Final
+
+from raggrpo_api.foreign_files import parse_json
+
+MAX_PATH_CHARACTERS: Final = 100
+"""Length of a path in a message."""
 
 
 class Missing(Enum):
@@ -38,19 +43,21 @@ def candidate_columns(path: str) -> tuple[str, str]:
 
 
 def leaf_paths(value: object, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all values that are not mappings."""
+    """Yield the paths of all values that are not mappings, cut to MAX_PATH_CHARACTERS."""
     if not isinstance(value, Mapping) or not value:
         yield prefix
         return
     for name, item in value.items():
-        yield from leaf_paths(item, f"{prefix}.{name}" if prefix else str(name))
+        shown = str(name)[:MAX_PATH_CHARACTERS]
+        path = f"{prefix}.{shown}" if prefix else shown
+        yield from leaf_paths(item, path[:MAX_PATH_CHARACTERS])
 
 
 def _fields(value: object) -> Mapping[str, object]:
     """Return the fields of a mapping, or of a JSON object as text; {} for other values."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = parse_json(value)
+        except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}

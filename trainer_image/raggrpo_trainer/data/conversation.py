@@ -21,6 +21,7 @@ from .message_formats import (
     starts_with_message,
     unsupported_format,
 )
+from .shown_value import short_repr
 
 Message = Mapping[str, Any]
 """`role` and `content`, both text, and fields that templates may read, such as `tool_calls`."""
@@ -85,7 +86,8 @@ def read_conversation(value: object) -> Conversation:
     last = messages[-1]
     if last["role"] != "user":
         raise InvalidValue(
-            f"ends with a message of role {last['role']!r}, which would be part of the prompt",
+            f"ends with a message of role {short_repr(last['role'])}, which would be part of the "
+            "prompt",
             "end the list with the user's message; set data.columns.answer for the answer",
         )
     return Conversation(last["content"], tuple(messages[:-1]))
@@ -245,8 +247,9 @@ def _text_part(part: object, number: int) -> str:
     if isinstance(text, str):
         return text
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    shown = kind[:40] if isinstance(kind, str) else short_repr(kind)
     raise InvalidValue(
-        f"has a content part of type {kind} in message {number}",
+        f"has a content part of type {shown} in message {number}",
         "remove the part; only text is supported",
     )
 
@@ -259,4 +262,4 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    return f"{type(value).__name__} {value!r}"[:80]
+    return f"{type(value).__name__} {short_repr(value)}"[:80]

@@ -1,8 +1,11 @@
 """Recognize messages in values and texts, also in formats that are not supported. Pure."""
 
-import json
 import re
 from collections.abc import Mapping
+
+from raggrpo_api.foreign_files import parse_json
+
+from .columns import MAX_PATH_CHARACTERS
 
 INVISIBLE = " \t\r\n\ufeff\u200b"
 """Characters before a list that do not belong to it, such as a byte order mark."""
@@ -86,12 +89,12 @@ def _path_to_messages(text: str) -> str:
     if not _KNOWN_ROLE_KEY.search(text):
         return ""
     try:
-        level = [("", json.loads(text))]
-    except (ValueError, RecursionError):
+        level = [("", parse_json(text))]
+    except ValueError:
         return ""
     while level:
         below = [
-            (f"{path}.{key}".lstrip("."), each)
+            (f"{path}.{key[:MAX_PATH_CHARACTERS]}".lstrip(".")[:MAX_PATH_CHARACTERS], each)
             for path, value in level
             if isinstance(value, Mapping)
             for key, each in value.items()

@@ -31,6 +31,7 @@ from .conversation import (
 )
 from .media import MEDIA_REMEDY, placeholder
 from .rows import Row, data_error, read_rows
+from .shown_value import MAX_PATHS, short_repr, shown_paths
 
 MAX_SHOWN_ROWS = 3
 """Number of invalid rows whose error is shown; further invalid rows are only counted."""
@@ -218,7 +219,7 @@ def _json_columns(row: Row) -> dict[str, Any]:
 
 def _is_json(value: object) -> bool:
     try:
-        json.dumps(value)
+        json.dumps(value, ensure_ascii=False)  # escapes would need more memory
     except (TypeError, ValueError):
         return False
     return True
@@ -292,20 +293,20 @@ def _missing_column(row: Row, path: str) -> str:
     value = row.values.get(name)
     if name == path or value is None or isinstance(value, Mapping):
         return f"there is no column {path!r}"
-    return f"there is no column {path!r}: column {name!r} is {type(value).__name__} {value!r:.60}"
+    shown = f"{type(value).__name__} {short_repr(value, 60)}"
+    return f"there is no column {path!r}: column {name!r} is {shown}"
 
 
 def _available_columns(row: Row) -> str:
-    return ", ".join(
-        sorted({leaf for name in row.columns for leaf in leaf_paths(row.values.get(name), name)})
-    )
+    paths = (leaf for name in row.columns for leaf in leaf_paths(row.values.get(name), name))
+    return shown_paths(sorted(islice(paths, MAX_PATHS)))
 
 
 def _wrong_type(row: Row, data: DataSpec, field: str, value: object, expected: str) -> TrainerError:
     column = getattr(data.columns, field)
-    shown = repr(value)[:60]
+    shown = short_repr(value, 60)
     problem = f"column {column!r} is {type(value).__name__} {shown} instead of {expected}"
-    others = ", ".join(leaf_paths(value, column)) if isinstance(value, Mapping) and value else ""
+    others = shown_paths(leaf_paths(value, column)) if isinstance(value, Mapping) and value else ""
     remedy = f"set data.columns.{field} to {others or 'another column'}"
     return data_error(row.place, problem, remedy if others else f"convert it, or {remedy}")
 

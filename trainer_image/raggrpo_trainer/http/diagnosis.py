@@ -65,7 +65,7 @@ def retry_after_seconds(response: HttpResponse) -> float:
         return float(value[:9])
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)

@@ -182,6 +182,11 @@ class JsonService:
         except CallFailed as failure:
             detail = self._without_secrets(failure.detail, DETAIL_CHARACTERS)
             raise CallFailed(failure.cause, detail, transient=failure.transient) from None
+        except Exception as error:
+            # One response of a type that no parser expects must not end the run.
+            problem = f"the response cannot be parsed ({type(error).__name__}: {error})"
+            detail = self._without_secrets(problem, DETAIL_CHARACTERS)
+            raise CallFailed(FailureCause.BAD_JSON, detail) from error
         self.statistics.record(seconds)
         return result
 

@@ -1,6 +1,7 @@
 """A pool of HTTP connections. Must not depend on services or retries."""
 
 import asyncio
+import codecs
 import os
 import ssl
 from collections.abc import Mapping
@@ -22,6 +23,9 @@ IDLE_SECONDS = 4.0
 RESPONSE_HEADERS = ("content-type", "location", "retry-after")
 """Headers stored in HttpResponse, in the order of its fields."""
 
+DOMAIN_ENCODINGS = ("idna", "punycode")
+"""Encodings of domain names, whose decoding time is quadratic."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
@@ -38,8 +42,10 @@ class HttpResponse:
     def text(self) -> str:
         """The body as text; undecodable bytes are replaced."""
         try:
-            return self.body.decode(self.encoding, errors="replace")
-        except LookupError:  # the service names an unknown encoding
+            name = codecs.lookup(self.encoding).name
+            encoding = "utf-8" if name in DOMAIN_ENCODINGS else name
+            return self.body.decode(encoding, errors="replace")
+        except (LookupError, ValueError):  # the service names an encoding that is not for text
             return self.body.decode(errors="replace")
 
 

@@ -3,8 +3,10 @@
 Field names are compared without case and underscores: `errCode` and `err_code` are `errcode`.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
@@ -33,6 +35,8 @@ HEADER_FIELDS: Final = (
     "response", "rawresponse", "responses",
 )  # fmt: skip
 """Fields whose objects may contain code, message and flags of the whole response."""
+MAX_HEADERS: Final = 16
+"""Maximum number of such objects in a list that are searched for an error."""
 FAILURE_WORDS: Final = frozenset(
     {"error", "errors", "err", "fail", "failed", "failure", "exception", "invalid", "bad", "ko"}
     | {"timeout", "timedout", "exceeded", "exhausted", "ratelimit", "ratelimited", "throttled"}
@@ -132,7 +136,7 @@ def _headers(value: Any) -> Iterator[dict[str, Any]]:
     yield fields
     for name in HEADER_FIELDS:
         below = fields.get(name)
-        for each in below if isinstance(below, list) else [below]:
+        for each in islice(below, MAX_HEADERS) if isinstance(below, list) else [below]:
             if isinstance(each, dict):
                 yield _fields(each)
 
@@ -153,7 +157,8 @@ def _number(value: Any) -> int:
     text = str(value).strip() if isinstance(value, str) else ""
     if text.isascii() and text.removeprefix("-").isdigit():
         return int(text[:9])
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and math.isfinite(value) else 0
 
 
 def _has_failure_word(fields: Mapping[str, Any]) -> bool:

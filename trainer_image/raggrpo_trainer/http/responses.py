@@ -4,19 +4,26 @@ Server-sent events follow WHATWG HTML, section 9.2; `[DONE]` ends a stream as in
 """
 
 import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from raggrpo_api.foreign_files import require_few_values
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 
 MAX_RESPONSE_BYTES: Final = 16 * 2**20
 MAX_RESPONSE_DEPTH: Final = 64
+MAX_STREAM_LINES: Final = 16_384
+"""Lines of a stream, empty ones included: parsing them blocks the event loop."""
 JSON_LINES_TYPES: Final = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 EVENT_FIELDS: Final = ("data:", "event:", "id:", "retry:", ":")
 DONE_MARKER: Final = "[DONE]"
 ERROR_EVENT: Final = "error"
 """Name of the event that ends a failed stream."""
+_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD]")
+"""Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 
 
 class ResponseTooLarge(ValueError):
@@ -41,19 +48,22 @@ def decode_response(body: bytes, content_type: str) -> Any:
     Many services send streams with a wrong content type, so a body that is not JSON is inspected.
     """
     kind = content_type.partition(";")[0].strip().lower()
+    require_few_values(body)
+    text = body.decode(json.detect_encoding(body))
     if kind != EVENT_STREAM_TYPE and kind not in JSON_LINES_TYPES:
         try:
-            return _loads(body)
+            return _loads(text)
         except json.JSONDecodeError:
-            kind = _stream_type(body)
+            kind = _stream_type(text)
             if not kind:
                 raise
-    text = body.decode(errors="replace").removeprefix("\ufeff")
+    if max(text.count("\n"), text.count("\r")) > MAX_STREAM_LINES:
+        raise ValueError(f"the stream has more than {MAX_STREAM_LINES:,} lines")
+    text = text.removeprefix("\ufeff")
     # Split at newlines only: JSON strings may contain the other Unicode line separators.
-    events = (
-        _events(text) if kind == EVENT_STREAM_TYPE else [("", line) for line in text.split("\n")]
+    return _stream(
+        _events(text) if kind == EVENT_STREAM_TYPE else (("", line) for line in text.split("\n"))
     )
-    return _stream(events)
 
 
 def require_object(value: Any) -> dict[str, Any]:
@@ -64,9 +74,9 @@ def require_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _stream_type(body: bytes) -> str:
-    """Return the content type of a stream by its first line, or "" if the body is not a stream."""
-    first, _, rest = body.decode(errors="replace").lstrip("\ufeff\r\n").partition("\n")
+def _stream_type(text: str) -> str:
+    """Return the content type of a stream by its first line, or "" if the text is not a stream."""
+    first, _, rest = text.lstrip("\ufeff\r\n").partition("\n")
     if first.startswith(EVENT_FIELDS):
         return EVENT_STREAM_TYPE
     try:
@@ -75,9 +85,8 @@ def _stream_type(body: bytes) -> str:
         return ""
 
 
-def _events(text: str) -> list[tuple[str, str]]:
-    """Return name and data of each event; the data lines of an event are joined."""
-    events: list[tuple[str, str]] = []
+def _events(text: str) -> Iterator[tuple[str, str]]:
+    """Yield name and data of each event; the data lines of an event are joined."""
     name = ""
     lines: list[str] = []
     for line in [*text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
@@ -88,13 +97,12 @@ def _events(text: str) -> list[tuple[str, str]]:
             name = value.strip()
         elif not line:
             if lines:
-                events.append((name, "\n".join(lines)))
+                yield name, "\n".join(lines)
             name = ""
             lines = []
-    return events
 
 
-def _stream(events: list[tuple[str, str]]) -> Stream:
+def _stream(events: Iterable[tuple[str, str]]) -> Stream:
     """Return the decoded events. Events that are not JSON, such as heartbeats, are skipped.
 
     Raises ValueError if no event is JSON, or if an event is truncated.
@@ -120,16 +128,24 @@ def _stream(events: list[tuple[str, str]]) -> Stream:
     return stream
 
 
-def _loads(text: str | bytes) -> Any:
+def _loads(text: str) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("the response is nested too deeply") from None
+    _require_shallow(value)
+    if _SURROGATE_ESCAPE.search(text):  # no tokenizer encodes half a pair
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
+
+
+def _require_shallow(value: Any) -> None:
+    """Raise ValueError if a JSON value has more than MAX_RESPONSE_DEPTH levels."""
     level = [value]
     for _ in range(MAX_RESPONSE_DEPTH):
         level = [item for each in level for item in _children(each)]
         if not level:
-            return value
+            return
     raise ValueError(f"the response is nested deeper than {MAX_RESPONSE_DEPTH} levels")
 
 

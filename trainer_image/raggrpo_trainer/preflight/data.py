@@ -19,6 +19,7 @@ from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.data.columns import MISSING, leaf_paths, value_at
 from raggrpo_trainer.data.prompt_files import Prompt, needed_fields, read_prompts
 from raggrpo_trainer.data.rows import read_rows
+from raggrpo_trainer.data.shown_value import shown_paths
 from raggrpo_trainer.errors import TrainerError
 
 from .finding import Finding, finding_for, not_evaluated
@@ -80,7 +81,7 @@ def _missing_columns(config: TrainerConfig) -> Iterator[tuple[str, str]]:
         if columns and missing:
             names = ", ".join(repr(path) for path in missing.values())
             fields = ", ".join(f"data.columns.{field}" for field in missing)
-            available = ", ".join(leaf_paths(columns))
+            available = shown_paths(leaf_paths(columns))
             yield file, f"{file} has no column {names}: set {fields} to one of {available}"
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Annotated, Any, assert_never
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ from pydantic import (
     AliasChoices,
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     FiniteFloat,
     ValidationError,
@@ -196,7 +197,8 @@ class _Hit(BaseModel):
 
 
 class _SearchR1Response(BaseModel):
-    result: list[list[_Hit]]
+    # Only the first error is reported; millions of them need more memory than their response.
+    result: Annotated[list[Annotated[list[_Hit], FailFast()]], FailFast()]
 
     @field_validator("result", mode="before")
     @classmethod

@@ -8,6 +8,7 @@ matches.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from raggrpo_api.fields.json_values import values_at
@@ -44,6 +45,10 @@ MAX_SHAPE_KEYS = 12
 MAX_SHAPE_DEPTH = 5
 MAX_ITEMS_DEPTH = 6
 MAX_FIELD_DEPTH = 3
+MAX_SUGGESTION_LISTS = 20
+"""Number of lists of a response that are tried as the list of results."""
+MAX_SUGGESTION_FIELDS = 256
+"""Number of fields of an object that are tried as text, id and score."""
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_@:-]{1,64}")
 
 
@@ -111,8 +116,9 @@ def shape(value: Any) -> str:
 def suggested_mapping(response: Any, *, needs_score: bool = False) -> ResponseMapping | None:
     """Return a mapping that matches `response`, or None if `response` has no list of texts."""
     best, longest = None, 0
-    for items_path, items in _lists(response, "$", MAX_ITEMS_DEPTH):
-        leaves = dict(_leaves(items[0], "", MAX_FIELD_DEPTH))
+    lists = islice(_lists(response, "$", MAX_ITEMS_DEPTH), MAX_SUGGESTION_LISTS)
+    for items_path, items in lists:
+        leaves = dict(islice(_leaves(items[0], "", MAX_FIELD_DEPTH), MAX_SUGGESTION_FIELDS))
         text, length = guess_text_path(leaves, items_path)
         if length <= longest:
             continue
@@ -275,7 +281,8 @@ def _leaves(item: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _plain_items(value: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(key, each) for key, each in value.items() if _PLAIN_KEY.fullmatch(key)]
+    fields = islice(value.items(), MAX_SUGGESTION_FIELDS)
+    return [(key, each) for key, each in fields if _PLAIN_KEY.fullmatch(key)]
 
 
 def _joined(path: str, key: str) -> str:

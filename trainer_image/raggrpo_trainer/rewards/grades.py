@@ -10,6 +10,7 @@ from typing import Any, Final
 import regex  # type: ignore[import-untyped]  # its searches take a time limit
 
 from raggrpo_api.fields.json_values import values_at
+from raggrpo_api.foreign_files import DuplicateKey, unique_keys
 from raggrpo_api.spec.reward import JudgeSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.reported_errors import reported_error
@@ -94,21 +95,32 @@ def _json_grade(reply: str) -> Any:
     except (ValueError, RecursionError):
         return reply
     values = value if isinstance(value, dict) else {}
-    lower = {key.lower(): each for key, each in values.items()}
+    lower = _fields([(key.lower(), each) for key, each in values.items()])
     return next((lower[key] for key in GRADE_KEYS if key in lower), reply)
 
 
 def _json(reply: str) -> Any:
-    """Return the JSON value in a reply. Raises ValueError or RecursionError if there is none."""
+    """Return the JSON value in a reply.
+
+    Raises ValueError or RecursionError if there is none, and CallFailed if a key occurs twice.
+    """
     # Models often put JSON into a fenced code block, with text around it.
     text = next(reversed(_FENCED.findall(reply)), reply)
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_fields)
     except ValueError:
         embedded = _OBJECT.search(text)
         if embedded is None:
             raise
-        return json.loads(embedded.group())
+        return json.loads(embedded.group(), object_pairs_hook=_fields)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises CallFailed (NotANumber) if a key occurs twice."""
+    try:
+        return unique_keys(pairs)
+    except DuplicateKey as error:
+        raise _no_grade(f"the judge's reply is ambiguous: {error}") from error
 
 
 def _grade_at_path(path: str, reply: str) -> float:

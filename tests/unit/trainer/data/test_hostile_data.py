@@ -1,7 +1,10 @@
 """Data files and corpora made to exhaust memory, to hang or to read files elsewhere."""
 
 import gzip
+import json
 import os
+import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raggrpo_api.foreign_files import DuplicateKey, parse_json
+from raggrpo_trainer.data.columns import MISSING, value_at
+from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
 from raggrpo_trainer.data.rows import read_rows
 from support.hostile.limited_process import Make, outcomes
 from support.hostile.special_files import SECRET, SPECIAL_FILES
@@ -177,6 +183,69 @@ def test_hostile_file_is_rejected_within_limits(checked: dict[str, str], name: s
     assert "MemoryError" not in checked[name]
     assert SECRET not in checked[name]
     assert REASONS.get(name, "") in checked[name]
+
+
+LONG = "\U000e0001" * 400_000
+"""Unprintable text; its representation needs 4 MB."""
+FIELDS = json.dumps(dict.fromkeys(range(1000)))
+MANY_LISTS = "[[]]," * 1_700_000 + "1]}"
+"""JSON whose values need more than MAX_JSON_MEMORY."""
+VALUES: dict[str, object] = {
+    "text in a list": [LONG],
+    "unknown role": [{"role": LONG, "content": "a"}],
+    "unknown sender": [{"from": LONG, "value": "a"}],
+    "unknown content": [{"role": "user", "content": {"a": LONG}}],
+    "unknown type of content": [{"role": "user", "content": [{"type": LONG, "text": "a"}]}],
+    "list as type of content": [{"role": "user", "content": [{"type": [LONG], "text": "a"}]}],
+    "text in an object": {"a": LONG},
+    "bytes": LONG.encode(),
+    "messages below a long key": (
+        f'{{"{"k" * 10_000}":{FIELDS},"a":{{"b":[{{"type":"user","content":"a"}}]}}}}'
+    ),
+    "role and many lists": '{"type":"user","x":[' + MANY_LISTS,
+}
+"""Prompts that a column of parquet may have; the last one is a text."""
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_value_in_wrong_format_needs_little_memory(name: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidValue) if name != "role and many lists" else nullcontext():
+            read_conversation(VALUES[name])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2_000_000
+
+
+def test_column_of_many_json_values_needs_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        assert value_at({"a": '{"b":0,"x":[' + MANY_LISTS}, "a.b") is MISSING
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 20_000_000  # the text itself has 9 MB
+
+
+def test_duplicate_key_is_cut_in_message() -> None:
+    with pytest.raises(DuplicateKey) as caught:
+        parse_json(f'{{"{LONG}":0,"{LONG}":1}}')
+
+    assert len(str(caught.value)) < 1000
+
+
+def test_paths_in_message_are_limited(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"x" * 100_000: {f"{i}{'k' * 1000}": 0 for i in range(5000)}}))
+
+    [outcome] = outcomes("data", [path]).values()
+
+    assert outcome.startswith("rejected: ")
+    assert len(outcome) < 20_000
 
 
 def npy(header: str, size: int = 64) -> Make:

@@ -150,6 +150,8 @@ class BusyPool(HttpPool):
         ("Fri, 01 Jan 2100 00:00:00 GMT", 30.0, 30.1),
         ("Thu, 01 Jan 2015 00:00:00 GMT", 0.0, 0.1),
         ("soon", 0.0, 0.1),
+        ("Fri, 31 Dec 9999 23:59:59 +99999999999999999999", 0.0, 0.1),
+        ("1 Jan 99999999999999999999 00:00:00 GMT", 0.0, 0.1),
     ],
 )
 def test_retry_honors_retry_after_header_up_to_timeout(

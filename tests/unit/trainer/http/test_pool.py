@@ -110,6 +110,25 @@ async def test_cookies_are_ignored() -> None:
     assert [b"ookie" in head for head in heads] == [False, False]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "no-such-encoding"])
-def test_response_text_is_decoded_with_unknown_encoding(encoding: str) -> None:
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "no-such-encoding", "undefined", "idna", "punycode", "IDNA", "zlib_codec", "a\0b"],
+)
+def test_response_text_is_decoded_with_unsuitable_encoding(encoding: str) -> None:
     assert HttpResponse(500, b"down \xff", encoding).text == "down \ufffd"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "GBK", "utf-16", "windows-1252"])
+def test_response_text_is_decoded_with_its_encoding(encoding: str) -> None:
+    assert HttpResponse(500, "é".encode(encoding), encoding).text == "é"
+
+
+async def test_response_that_no_parser_expects_fails_only_its_call() -> None:
+    http = HttpPool()
+    server, url, _ = await start_server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+    with pytest.raises(CallFailed, match=r"cannot be parsed \(TypeError: ") as failed:
+        await make_service(http, url).post_once(Request({}), lambda answer: answer["a"], 5)
+    await http.close()
+    server.close()
+
+    assert failed.value.cause is FailureCause.BAD_JSON

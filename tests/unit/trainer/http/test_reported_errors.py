@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -43,6 +44,10 @@ def test_stated_failure_contains_code_and_words_of_service(
         {"ret": 0, "response": {"docs": [], "numFound": 0}},
         {"status": 1, "results": []},
         {"status": "done"},
+        {"code": math.nan, "errno": math.inf, "status": -math.inf},
+        {"_shards": {"total": math.nan, "successful": math.inf}},
+        {"_shards": {"failed": math.inf}},
+        {"status": {"code": math.nan}},
         {"success": True, "code": None},
         {"_shards": {"total": 5, "successful": 5, "skipped": 3, "failed": 0}, "timed_out": False},
         {"results": [{"code": 7, "status": "error", "timed_out": True}]},
