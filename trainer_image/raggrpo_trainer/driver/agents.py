@@ -10,8 +10,9 @@ from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.tokenizer import Tokenizer, end_token_ids, load_tokenizer
+from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions, Submit
+from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.gateway.tool_parsing import ParserProcess, ParserUnavailable
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -73,7 +74,7 @@ def _default_tool_parser(config: TrainerConfig) -> str:
 async def agent_collector(
     config: TrainerConfig,
     tokenizer: Tokenizer,
-    submit: Submit,
+    pool: EnginePool,
     parser: ParserProcess | None,
     rewards: Rewards,
     folder: Path,
@@ -93,12 +94,15 @@ async def agent_collector(
         chat_template=config.data.chat_template,
         policy_models=tuple(agent.policy_models),
     )
-    gateway = Gateway(options, tokenizer, submit, parser)
+    gateway = Gateway(options, tokenizer, pool.submit, parser)
     base_url = await gateway.start(LOOPBACK)
     runner = _runner(config, agent, base_url, outages)
     try:
         log = TrajectoryLog(folder)
-        yield AgentCollector(config, gateway, runner, rewards, log, outages.working_time)
+        clock = outages.working_time
+        yield AgentCollector(
+            config, gateway, runner, rewards, log, clock, lambda: clock() - pool.replacing_seconds
+        )
     finally:
         await runner.close()
         await gateway.stop()

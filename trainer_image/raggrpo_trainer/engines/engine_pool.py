@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class EnginePool:
         self._replacing = asyncio.Lock()
         self.replacements: list[str] = []
         """One message per in-place replacement."""
+        self._replacing_since: float | None = None
+        self._replaced_seconds = 0.0
         self.on_replaced: Callable[[], Awaitable[None]] | None = None
         """Called after `processes` has changed."""
 
@@ -83,6 +85,12 @@ class EnginePool:
         self.processes = [info.process for _, info, _ in results]
         self._memory_kills = [info.oom_kills for _, info, _ in results]
         return [reused for _, _, reused in results]
+
+    @property
+    def replacing_seconds(self) -> float:
+        """Total seconds during which an engine was being replaced."""
+        since = self._replacing_since
+        return self._replaced_seconds + (0.0 if since is None else time.monotonic() - since)
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
         """Queue requests; equal prompts go to the same engine, where they share a cached prefix."""
@@ -265,7 +273,7 @@ class EnginePool:
         engine or if the new engine was lost while loading; the next call replaces the new engine.
         """
         name = f"engine-{index}"
-        async with self._replacing:
+        async with self._replacing, self._measured_replacement():
             if self.engines[index] is not lost:
                 return False  # another call has replaced the engine
             if isinstance(error, EngineDead) and (shortage := out_of_memory(error)) is not None:
@@ -302,6 +310,14 @@ class EnginePool:
                 f"RolloutEngineLost: {name} replaced in place in {seconds:.0f} s"
             )
             return is_loaded
+
+    @asynccontextmanager
+    async def _measured_replacement(self) -> AsyncIterator[None]:
+        self._replacing_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._replaced_seconds, self._replacing_since = self.replacing_seconds, None
 
     async def _is_oom_killed(self, index: int, error: Exception) -> bool:
         """Return whether the lost engine's process was OOM-killed."""

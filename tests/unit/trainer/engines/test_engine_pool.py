@@ -226,6 +226,19 @@ async def test_engine_lost_during_step_is_replaced_with_current_weights(
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
+    assert pool.replacing_seconds > 0.0
+
+
+async def test_requests_submitted_alone_take_turns_on_engines(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await make_pool(tmp_path)
+    pool.engines.append(FakeEngine(fake.may_load, dies_loading=False))
+    pool.engines[0].version, pool.engines[1].version = 1, 2
+
+    served = [await pool.submit([REQUESTS[0]])[0] for _ in range(4)]
+
+    assert [each.policy_version for each in served] == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -61,14 +61,18 @@ class AgentCollector:
         rewards: Rewards,
         trajectories: TrajectoryLog,
         clock: Callable[[], float] = time.monotonic,
+        run_clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` measures stages and timeouts in seconds; it may pause during outages."""
+        """`clock` measures the stages of a step, `run_clock` the timeouts of runs, in seconds.
+
+        Both may pause during outages.
+        """
         agent = config.rollout.agent
         assert agent is not None
         self._config, self._agent = config, agent
         self._gateway, self._runner = gateway, runner
         self._rewards, self._log = rewards, trajectories
-        self._clock = clock
+        self._clock, self._run_clock = clock, run_clock
         self._terms = [REWARD_TERM] if agent.reward else term_names(config.reward.functions)
 
     async def prepare(
@@ -159,7 +163,7 @@ class AgentCollector:
     async def _value(self, request: Any, slot: AgentSlot) -> Any:
         seconds = self._agent.timeout_seconds
         try:
-            return await within(seconds, self._clock, slot.run(request))
+            return await within(seconds, self._run_clock, slot.run(request))
         except TimeoutError as error:
             detail = f"no result within {seconds:g} s (rollout.agent.timeoutSeconds)"
             raise CallFailed(FailureCause.TIMEOUT, detail) from error
