@@ -1,7 +1,6 @@
 """Model files in images and artifacts of an OCI registry."""
 
 import hashlib
-import lzma
 import shutil
 import tarfile
 import zlib
@@ -78,29 +77,32 @@ class ImageRemote(Remote):
 
     def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
         """Extract the files below MODELS, later layers over earlier ones."""
-        for layer in sorted(archives.iterdir()):
-            self._extract(layer, folder)
+        layers = sorted(archives.iterdir())
+        limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * sum(each.stat().st_size for each in layers))
+        for layer in layers:
+            limit -= self._extract(layer, folder, limit)
         paths = _paths(folder)
         chosen = role_files(paths, self._role, self._source)
         for each in set(paths) - set(chosen):
             (folder / each).unlink()
         return {each: file_digest(folder / each) for each in chosen}
 
-    def _extract(self, layer: Path, folder: Path) -> None:
-        limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * layer.stat().st_size)
+    def _extract(self, layer: Path, folder: Path, limit: int) -> int:
+        """Extract a layer of at most `limit` bytes; return how many it has."""
         extracted = 0
         try:
-            with tarfile.open(layer, tarinfo=_Member) as archive:
+            with _Layer.open(layer) as archive:
                 for number, member in enumerate(archive):
-                    extracted += member.size
+                    extracted += abs(member.size)
                     if number >= MAX_MEMBERS or max(extracted, archive.offset) > limit:
                         raise self._unsuitable(
                             f"a layer has more than {MAX_MEMBERS:,} files or {limit:,} bytes"
                         )
                     self._extract_member(archive, member, folder)
-        except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, *UNEXPECTED) as error:
+        except (tarfile.TarError, EOFError, zlib.error, *UNEXPECTED) as error:
             problem = f"a layer is not a tar or tar.gz archive ({detail(error)})"
             raise self._unsuitable(problem) from error
+        return extracted
 
     def _extract_member(
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
@@ -114,7 +116,8 @@ class ImageRemote(Remote):
         if target.name.startswith(_REMOVED):
             self._remove(target)
             return
-        content = archive.extractfile(member) if member.isreg() else None
+        is_plain = member.isreg() and not member.issparse()
+        content = archive.extractfile(member) if is_plain else None
         if content is None:
             raise self._unsuitable(f"/{MODELS}{path} is a link or a special file")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +183,16 @@ class _Member(tarfile.TarInfo):
         header = super().frombuf(buf, encoding, errors)
         if header.size > MAX_MEMBER_HEADER and header.type in _DESCRIPTIONS:
             raise tarfile.ReadError("the attributes of a file are too long")
+        if header.size < 0:
+            raise tarfile.ReadError("a file has a negative size")
         return header
+
+
+class _Layer(tarfile.TarFile):
+    """A tar or tar.gz archive. Other compression formats can need any amount of memory."""
+
+    OPEN_METH = {"tar": "taropen", "gz": "gzopen"}
+    tarinfo = _Member
 
 
 def _platform_digest(manifests: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,6 +50,24 @@ def long_name(archive: tarfile.TarFile) -> None:
     archive.addfile(tarfile.TarInfo("models/" + "x" * 3_000_000))
 
 
+def with_hole(archive: tarfile.TarFile) -> None:
+    member = tarfile.TarInfo("models/config.json")
+    member.type, member.size = tarfile.GNUTYPE_SPARSE, 512
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"00000000000\0" + b"00000001000\0"  # a part at 0 of 512 bytes
+    header[483:495] = b"00010000000\0"  # 2 MiB in all
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * ord(" ") + sum(header[156:]))
+    assert archive.fileobj is not None
+    archive.fileobj.write(header + bytes(512))
+
+
+def negative_size(archive: tarfile.TarFile) -> None:
+    archive.format = tarfile.GNU_FORMAT
+    member = tarfile.TarInfo("other/a")
+    member.size = -5
+    archive.addfile(member)
+
+
 def many_members(archive: tarfile.TarFile) -> None:
     for number in range(20):
         add(archive, f"other/{number}", 0)
@@ -60,6 +79,7 @@ def many_members(archive: tarfile.TarFile) -> None:
         (zeros, "more than"), (zeros_elsewhere, "more than"),
         (long_attributes, "attributes of a file are too long"),
         (long_name, "attributes of a file are too long"), (many_members, "more than 10 files"),
+        (with_hole, "config.json is a link or a special file"), (negative_size, "negative size"),
     ],
 )  # fmt: skip
 def test_layer_is_extracted_within_limits(
@@ -77,6 +97,19 @@ def test_layer_is_extracted_within_limits(
     assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
     assert str(SOURCE) in str(raised.value)
     assert not folder.exists()
+
+
+def test_layers_are_extracted_within_common_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "MIN_EXPANDED_BYTES", 3 * 2**20)
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    for number in range(4):
+        with tarfile.open(archives / f"{number:04}", "w:gz") as archive:
+            add(archive, f"models/{number}.json", 2**20)
+    with pytest.raises(StagingFailed, match="more than"):
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", [".wh...", ".wh..", ".wh.", ".wh./", "1_Pooling/.wh..."])
@@ -126,6 +159,15 @@ def test_damaged_layer_is_reported(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(StagingFailed) as raised:
         ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
     assert raised.value.reason in (StagingReason.UNSUITABLE_CONTENT, StagingReason.NOT_FOUND)
+
+
+def test_layer_in_other_compression_format_is_reported(tmp_path: Path) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    (archives / "0000").write_bytes(lzma.compress(gzip.decompress(layer())))
+    with pytest.raises(StagingFailed, match=r"not a tar or tar.gz archive"):
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+    assert not folder.exists()
 
 
 @pytest.fixture
