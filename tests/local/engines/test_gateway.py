@@ -42,10 +42,10 @@ def test_rows_do_not_depend_on_order_of_trajectories(measured: Any) -> None:
 def test_parser_process_parses_as_vllm(measured: Any) -> None:
     call = ["search", '{"query": "fox"}']
     assert measured["parsed"] == [
-        ["", [call]],
-        ["so\n", [call]],
-        ['<tool_call>{"name":', []],
-        ["plain", []],
+        ["", [call], False],
+        ["so\n", [call], False],
+        ['<tool_call>{"name":', [], True],
+        ["plain", [], False],
     ]
 
 

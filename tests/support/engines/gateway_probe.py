@@ -138,7 +138,8 @@ def gap(folder: str, row: Row) -> float:
 
 async def parse(parser: ParserProcess, text: str) -> list[Any]:
     reply = await parser.parse(SampledReply(text, (), (), TOOLS, {}))
-    return [reply.content, [[call.name, call.arguments] for call in reply.tool_calls]]
+    calls = [[call.name, call.arguments] for call in reply.tool_calls]
+    return [reply.content, calls, "JSONDecodeError" in reply.problem]
 
 
 def parsed_request(messages: list[Any]) -> ChatRequest:

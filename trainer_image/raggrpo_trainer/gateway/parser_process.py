@@ -5,6 +5,7 @@ input, its parts one line on standard output. The first line reports that the pr
 """
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -16,11 +17,33 @@ DETAIL_CHARACTERS = 500
 Parse = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
+class LoggedErrors(logging.Handler):
+    """The errors of parsers, which log them and return the text as content."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._errors: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add an error."""
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f" ({type(error).__name__}: {error})" if error else ""
+        self._errors.append(f"{record.getMessage()}{cause}"[:DETAIL_CHARACTERS])
+
+    def take(self) -> str:
+        """Return the first error since the last call, or an empty text."""
+        first = self._errors[0] if self._errors else ""
+        self._errors.clear()
+        return first
+
+
 def load_parser(model_path: str, tool_parser: str, reasoning_parser: str) -> Parse:
     """Return the function that parses replies. Raises exceptions of any type."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser import ParserManager
 
+    errors = LoggedErrors()
+    logging.getLogger("vllm").addHandler(errors)
     tokenizer = load_tokenizer(model_path)
     parser_class = ParserManager.get_parser(
         tool_parser_name=tool_parser or None,
@@ -37,6 +60,7 @@ def load_parser(model_path: str, tool_parser: str, reasoning_parser: str) -> Par
         parser = parser_class(
             tokenizer, request.tools, chat_template_kwargs=reply["template_variables"]
         )
+        errors.take()
         parser.set_prompt_token_ids(reply["prompt_ids"])
         reasoning, content, calls = parser.parse(
             reply["text"],
@@ -48,6 +72,7 @@ def load_parser(model_path: str, tool_parser: str, reasoning_parser: str) -> Par
             "reasoning": reasoning or "",
             "content": content or "",
             "tool_calls": [_call(each, reply["text"]) for each in calls or ()],
+            "problem": errors.take(),
         }
 
     return parse

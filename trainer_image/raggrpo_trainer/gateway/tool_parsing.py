@@ -56,7 +56,7 @@ class ParsedReply:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     problem: str = ""
-    """Why the text could not be parsed; `content` is then the whole text."""
+    """Why the text, or a call in it, could not be parsed; `content` then has that text."""
 
 
 class ReplyParser(Protocol):
@@ -170,7 +170,8 @@ async def _read(process: Process) -> dict[str, Any]:
 
 
 def _parsed(outcome: Mapping[str, Any], reply: SampledReply) -> ParsedReply:
-    if "problem" in outcome:
-        return ParsedReply(reply.text, problem=outcome["problem"])
+    problem = outcome["problem"]
+    if "content" not in outcome:
+        return ParsedReply(reply.text, problem=problem)
     calls = tuple(ToolCall(**call) for call in outcome["tool_calls"])
-    return ParsedReply(outcome["content"], outcome["reasoning"], calls)
+    return ParsedReply(outcome["content"], outcome["reasoning"], calls, problem)

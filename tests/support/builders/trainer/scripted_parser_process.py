@@ -27,4 +27,5 @@ for line in sys.stdin:
         print(json.dumps({"problem": "ValueError: no call"}), flush=True)
         continue
     calls = [{"name": "f", "arguments": "{}", "id": ""}]
-    print(json.dumps({"content": text, "reasoning": "r", "tool_calls": calls}), flush=True)
+    parts = {"content": text, "reasoning": "r", "tool_calls": calls, "problem": ""}
+    print(json.dumps(parts), flush=True)
