@@ -1,6 +1,7 @@
 """The collector of agents, with a real gateway, real processes and a scripted engine."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
 from raggrpo_trainer.rollout.agents.trajectory_log import FILE_NAME, TrajectoryLog
 from raggrpo_trainer.rollout.samples import Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import GREEDY
+from support.builders.operator.jobs import SAMPLES
 from support.builders.trainer.gateway_models import (
     ScriptedEngine,
     byte_tokenizer,
@@ -230,6 +232,35 @@ async def test_agent_returns_reward_or_text_from_coroutine(tmp_path: Path) -> No
     assert [each.reward for each in scored.samples] == [0.5, 0.5]
     assert [each.parts for each in scored.samples] == [{"agent": 0.5}] * 2
     assert {each.text for each in plain.samples} <= {"right", "wrong"}
+
+
+async def test_sample_application_answers_from_its_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SAMPLES[0].parent / "agents" / "quickstart_agent.py", tmp_path)
+    names = [
+        "Tamang, Western [tdg]",
+        "Tamang, Eastern [taj]",
+        "Western Frisian [fry]",
+        "Ainu [ain]",
+    ]
+    lines = "".join(json.dumps({"contents": name}) + "\n" for name in names)
+    (tmp_path / "corpus.jsonl").write_text(lines)
+    monkeypatch.setenv("QUICKSTART_CORPUS", str(tmp_path / "corpus.jsonl"))
+
+    _, rollouts, engine = await collect(
+        tmp_path,
+        ["Tamang, Western"],
+        2,
+        python="quickstart_agent:answer",
+        request={"question": "{question}"},
+    )
+
+    assert [each.failure for each in rollouts.samples] == ["", ""]
+    assert {text_of(request) for request in engine.requests} == {
+        "Tamang, Eastern [taj]\nTamang, Western [tdg]\nWestern Frisian [fry]\nTamang, Western"
+    }
+    assert {len(each.passages) for each in rollouts.samples} == {3}
 
 
 @pytest.mark.parametrize(
