@@ -35,7 +35,8 @@ def parts(schema: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[s
 
 
 SCHEMA_PARTS = dict(parts(job_schema()))
-METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "startsWith"}
+METHODS = {"all", "contains", "exists", "exists_one", "lowerAscii", "map", "matches", "split"}
+METHODS |= {"startsWith"}
 """CEL functions that a rule calls on a field."""
 
 
