@@ -106,12 +106,13 @@ def is_weight_file(path: Path) -> bool:
 
 def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
     """Return the files with weights: those in the index, or else those with usual names."""
+    own = [path for path in files if path.parent == folder]
     if (folder / INDEX).exists():
         names = read_model_json(folder / INDEX).get("weight_map")
         listed = set(names.values()) if isinstance(names, dict) else set()
-        return [path for path in files if path.name in listed]
-    safe = [path for path in files if path.name == "model.safetensors"]
-    return safe or [path for path in files if _PYTORCH_WEIGHTS.fullmatch(path.name)]
+        return [path for path in own if path.name in listed]
+    safe = [path for path in own if path.name == "model.safetensors"]
+    return safe or [path for path in own if _PYTORCH_WEIGHTS.fullmatch(path.name)]
 
 
 def require_safe_model(folder: Path) -> None:

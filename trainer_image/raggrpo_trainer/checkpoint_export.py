@@ -13,12 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from raggrpo_api.fields.text import one_line, printable
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, is_complete, sync_tree
 from raggrpo_trainer.checkpoint.identity import WEIGHTS, FileDigests, weights_digest
 from raggrpo_trainer.checkpoint.selection import BEST, NEWEST, select_checkpoint
 from raggrpo_trainer.errors import TrainerError
+
+MAX_PROBLEM = 500
+"""Characters of an error of the file system in a message."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,8 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkpoint = select_checkpoint(options.path, options.step)
         export_checkpoint(checkpoint, options.output, model=options.model)
     except TrainerError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{printable(str(error))}\n")
         return error.exit_code
+    except (OSError, ValueError) as error:
+        problem = one_line(str(error), MAX_PROBLEM)
+        sys.stderr.write(f"cannot export the checkpoint: {problem}; specify another path\n")
+        return ExitCode.CONFIG_ERROR
     summary = {"step": checkpoint.name.step, "score": checkpoint.marker.score}
     sys.stdout.write(json.dumps(summary | {"scored_by": checkpoint.marker.scored_by}) + "\n")
     return 0

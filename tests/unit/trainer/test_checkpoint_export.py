@@ -128,6 +128,30 @@ def test_command_exports_to_moved_model(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "out" / "exported" / "config.json").is_file()
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"path": "x" * 5000}, {"output": "x" * 300}, {"output": "x" * 5000},
+        {"step": "1" * 5000}, {"model": "x" * 5000}, {"model": "\x1b[2J"},
+    ],
+)  # fmt: skip
+def test_unusable_arguments_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, str]
+) -> None:
+    model = write_model(tmp_path / "model")
+    save_policy(tmp_path / "checkpoints", model)
+    values = {"path": "checkpoints", "output": "out", "step": "newest", "model": "model"} | changed
+    paths = {name: str(tmp_path / values[name]) for name in ("path", "output", "model")}
+
+    options = ["--model", paths["model"], "--step", values["step"]]
+    code = main([paths["path"], paths["output"], *options])
+
+    assert code == ExitCode.CONFIG_ERROR
+    message = capsys.readouterr().err
+    assert "\x1b" not in message
+    assert "1" * 100 not in message
+
+
 def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     checkpoint = save_policy(tmp_path / "checkpoints", write_model(tmp_path / "model"))
     (tmp_path / "mine").mkdir()

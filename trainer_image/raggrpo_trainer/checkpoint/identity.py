@@ -19,7 +19,12 @@ from pydantic import TypeAdapter
 
 from raggrpo_api import names
 from raggrpo_api.foreign_files import open_regular, read_limited
-from raggrpo_api.model_folder import UnsafeModel, read_model_json
+from raggrpo_api.model_folder import (
+    UnsafeModel,
+    is_weight_file,
+    loaded_files,
+    read_model_json,
+)
 from raggrpo_api.spec.reward import RewardSpec
 from raggrpo_api.trainer.config import TrainerConfig, content_hash
 
@@ -132,8 +137,11 @@ def _inputs(config: TrainerConfig, digests: FileDigests) -> Iterator[tuple[str, 
 
 
 def weights_digest(model: Path, digests: FileDigests) -> str:
-    """Return the digest of the weights in a model folder. Raises OSError."""
-    return _named(sorted(model.glob("*.safetensors")) or sorted(model.glob("*.bin")), digests)
+    """Return the digest of the weights that are loaded from a model folder. Raises OSError."""
+    try:
+        return _named([each for each in loaded_files(model) if is_weight_file(each)], digests)
+    except UnsafeModel as error:
+        raise OSError(str(error)) from error
 
 
 def _code(target: str, reward: RewardSpec, digests: FileDigests) -> str:

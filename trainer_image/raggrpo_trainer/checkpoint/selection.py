@@ -15,6 +15,8 @@ from .folder import Checkpoint, CheckpointName, discover
 from .store import best_of
 
 NEWEST, BEST = "newest", "best"
+MAX_DIGITS = 18
+"""Digits of a step, as in the name of a checkpoint."""
 
 
 def select_checkpoint(path: Path, step: str = NEWEST) -> Checkpoint:
@@ -46,8 +48,8 @@ def _selected(usable: Sequence[Checkpoint], step: str) -> Checkpoint | None:
         return usable[0]
     if step == BEST:
         return best_of(usable, usable[0].marker.scored_by)
-    if not step.isdecimal():
-        raise _not_found(f"{step!r} is not {NEWEST}, {BEST} or a step number")
+    if not step.isdecimal() or len(step) > MAX_DIGITS:
+        raise _not_found(f"{step[:40]!r} is not {NEWEST}, {BEST} or a step number")
     return next((each for each in usable if each.name.step == int(step)), None)
 
 

@@ -12,13 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from raggrpo_api.model_folder import UnsafeModel, require_safe_model
+from raggrpo_api.model_folder import require_safe_model
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.policy_config import PolicyConfig
+from raggrpo_trainer.weights.export import reported
 
 from .attention import SHARED_PREFIX_ATTENTION
 from .layers import decoder_layers
@@ -164,21 +165,19 @@ def load_model(
 ) -> PreTrainedModel:
     """Return a folder's model.
 
-    Raises TrainerError PREFLIGHT_FAILED if the folder is unsafe, or if tensors are missing or
-    have values that are not finite. Transformers would initialize missing tensors randomly, which
-    the self-check could not detect.
+    Raises TrainerError PREFLIGHT_FAILED if the folder is unsafe or damaged, or if tensors are
+    missing or have values that are not finite. Transformers would initialize missing tensors
+    randomly, which the self-check could not detect.
     """
-    try:
+    with reported(path):
         require_safe_model(Path(path))
-    except UnsafeModel as error:
-        raise TrainerError(ExitCode.PREFLIGHT_FAILED, str(error)) from error
-    model, loaded = AutoModelForCausalLM.from_pretrained(
-        path,
-        dtype=dtype,
-        attn_implementation=attention,
-        output_loading_info=True,
-        trust_remote_code=False,
-    )
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation=attention,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
     causal_lm: PreTrainedModel = model
     if missing := sorted({*loaded["missing_keys"], *map(str, loaded["mismatched_keys"])}):
         raise TrainerError(

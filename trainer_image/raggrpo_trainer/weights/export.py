@@ -5,6 +5,7 @@ of one parameter at a time; tied parameters appear once.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,10 +14,15 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.foreign_files import UnsuitableFile, read_limited, require_own_file
 from raggrpo_api.limits import MAX_TOKENIZER_BYTES
-from raggrpo_api.model_folder import is_weight_file, loaded_files
+from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
 
+MAX_PROBLEM = 500
+"""Characters of an error of transformers in a message."""
 Parameters = Iterable[tuple[str, Tensor]]
 
 
@@ -38,9 +44,34 @@ def checkpoint_tensors(
             yield saved_name, saved.contiguous()
 
 
+@contextmanager
+def reported(folder: str | Path) -> Iterator[None]:
+    """Raise TrainerError PREFLIGHT_FAILED if a model folder is unsafe, or transformers fails on it.
+
+    Errors of transformers have many types: a damaged file can fail anywhere.
+    """
+    try:
+        yield
+    except (MemoryError, OSError, torch.OutOfMemoryError, TrainerError):
+        raise
+    except UnsafeModel as error:
+        raise TrainerError(ExitCode.PREFLIGHT_FAILED, str(error)) from error
+    except Exception as error:
+        problem = one_line(f"{type(error).__name__}: {error}", MAX_PROBLEM)
+        raise TrainerError(
+            ExitCode.PREFLIGHT_FAILED,
+            f"transformers cannot load the model in {folder}: {problem}; use an intact copy",
+        ) from error
+
+
 def folder_dtype(source: Path) -> torch.dtype:
-    """Return the data type that the config of a Hugging Face folder specifies."""
-    dtype: torch.dtype | None = AutoConfig.from_pretrained(source, trust_remote_code=False).dtype
+    """Return the data type that the config of a Hugging Face folder specifies.
+
+    Raises TrainerError PREFLIGHT_FAILED if it cannot be read.
+    """
+    with reported(source):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    dtype: torch.dtype | None = config.dtype
     return dtype or torch.float32
 
 
@@ -65,7 +96,8 @@ def write_folder(
 
 def _settings(source: Path) -> list[Path]:
     """Return the files of a model besides its weights, with those that have its code."""
-    loaded = [each for each in loaded_files(source) if not is_weight_file(each)]
+    with reported(source):
+        loaded = [each for each in loaded_files(source) if not is_weight_file(each)]
     own = [each for each in loaded if each.parent == source]
     settings = [each for each in own if not each.name.endswith(".index.json")]
     return settings + sorted(source.glob("[!.]*.py"))

@@ -5,12 +5,14 @@ import os
 import pickle
 import shutil
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raggrpo_api.foreign_files import UnsuitableFile, read_limited
 from raggrpo_trainer.checkpoint.folder import Checkpoint
 from raggrpo_trainer.checkpoint.identity import FileDigests
 from raggrpo_trainer.checkpoint.selection import select_checkpoint
@@ -337,3 +339,16 @@ def test_reason_of_rejection_is_read_within_limits(tmp_path: Path) -> None:
     resumed = make_store(make_claim(tmp_path, attempt=2))
 
     assert [c.marker.step for c in resumed.checkpoints] == [10]
+
+
+def test_small_file_needs_little_memory_whatever_its_limit(tmp_path: Path) -> None:
+    file = tmp_path / "small"
+    file.write_bytes(b"x" * 3_000_000)
+    tracemalloc.start()
+    try:
+        assert len(read_limited(file, 1 << 28)) == 3_000_000
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(UnsuitableFile, match="more than 2,999,999 bytes"):
+        read_limited(file, 2_999_999)

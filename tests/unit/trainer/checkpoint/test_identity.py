@@ -113,6 +113,16 @@ def test_changed_content_at_same_path_is_incompatible_and_named(tmp_path: Path, 
     assert message.count(" → ") == 2  # "(old → new)" and one input
 
 
+def test_unused_weights_are_not_read(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    before = identity_of(tmp_path)
+    (tmp_path / "model" / "1_Pooling").mkdir()
+    for name in ("other.safetensors", "1_Pooling/model.safetensors"):
+        (tmp_path / "model" / name).touch()
+        os.truncate(tmp_path / "model" / name, 200 << 30)
+    assert identity_of(tmp_path) == before
+
+
 @pytest.mark.row("B20")
 def test_moved_files_are_compatible_and_start_no_segment(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "elsewhere" / "new"
