@@ -30,7 +30,7 @@ MAX_BATCH_ROWS = 4096
 """Rows of a parquet file that are read at a time."""
 MAX_GROUP_VALUES = 1 << 26
 """Values of a column in a row group; a row may have all of them."""
-_LEAST_READ = 1 << 20
+_MIN_READ = 1 << 20
 _ROW_BYTES = 256
 """Least memory of a row."""
 VALUE_BYTES = 64
@@ -99,7 +99,7 @@ def read_limited(path: Path, limit: int) -> bytes:
     with open_regular(path) as file:
         stored = os.fstat(file.fileno()).st_size  # 0 for files of /proc
         if stored <= limit:
-            most = min(limit, max(stored, _LEAST_READ))
+            most = min(limit, max(stored, _MIN_READ))
             content = file.read(most + 1)  # reserves memory for all that it may return
             if len(content) <= most:
                 return content

@@ -341,7 +341,7 @@ def test_reason_of_rejection_is_read_within_limits(tmp_path: Path) -> None:
     assert [c.marker.step for c in resumed.checkpoints] == [10]
 
 
-def test_small_file_needs_little_memory_whatever_its_limit(tmp_path: Path) -> None:
+def test_small_file_is_read_with_little_memory_at_high_limit(tmp_path: Path) -> None:
     file = tmp_path / "small"
     file.write_bytes(b"x" * 3_000_000)
     tracemalloc.start()
