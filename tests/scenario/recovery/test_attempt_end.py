@@ -55,6 +55,7 @@ TABLE: list[tuple[str, str, object, str, str]] = [
     ("200", "FAILED", 20, ANY, "RanksStuck"),
     ("200", "FAILED", 21, ANY, "HostOutOfMemory"),
     ("200", "FAILED", 22, ANY, "PolicyMismatch"),
+    ("200", "FAILED", 23, ANY, "AgentError"),
     ("200", "FAILED", 75, ANY, "Preempted"),
     ("200", "FAILED", 76, ANY, "Superseded"),
     ("200", "FAILED", ANY, ANY, "ProgramError"),  # 0, 1, unknown codes, signals, none

@@ -203,8 +203,9 @@ class _Generator:
             if min_length <= len(text) <= limit and _accepts(pattern, text):
                 return text
         return next(
-            text for text in ("", "a", "/mnt/runs/x", "Exists", "1", "a/b", "http://h/", "A")
-            if min_length <= len(text) <= limit and _accepts(pattern, text)
+            text for text in (
+                "", "a", "/mnt/runs/x", "Exists", "1", "a/b", "http://h/", "A", "hf://a/b", "a:b",
+            ) if min_length <= len(text) <= limit and _accepts(pattern, text)
         )  # fmt: skip
 
     def _free_text(self, limit: int) -> str:

@@ -75,7 +75,7 @@ def test_origins_cover_exactly_the_leaf_fields(path: Any) -> None:
             ]
         return [place.removeprefix(".")]
 
-    free_form = ("extraBody", "body", "nodeSelector")  # one leaf each
+    free_form = ("extraBody", "body", "nodeSelector", "agent.request")  # one leaf each
     leaves = {
         leaf.split(f".{name}.")[0] + f".{name}" if f".{name}." in leaf else leaf
         for leaf in leaves(resolved.spec.model_dump(by_alias=True), "")
