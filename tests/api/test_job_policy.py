@@ -88,6 +88,10 @@ def make_reward(url: str) -> dict[str, Any]:
     return {"spec.reward": {"functions": [{"name": "Http", "url": url}]}}
 
 
+def make_agent(url: str) -> dict[str, Any]:
+    return {"spec.rollout.agent": {"type": "Http", "url": url, "identify": "Trace"}}
+
+
 def make_judge(secret: str, **header: Any) -> dict[str, Any]:
     headers = [{"name": "Authorization", "secretKeyRef": {"name": secret, "key": "key"}} | header]
     judge = {"model": "m", "prompt": "Grade {completion}.", "headers": headers}
@@ -158,6 +162,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "managed endpoint": make_endpoint(url="", managed={"corpus": "/mnt/runs/corpus.jsonl"}),
     "endpoint that is its prefix": make_endpoint(url="https://rag.example.com"),
     "reward": make_reward("http://judge:8000/v1/score"),
+    "agent": make_agent("https://rag.example.com/answer"),
     "secret of a judge": make_judge("wandb"),
     "bucket": make_backup("s3://ours/runs"),
     "model in a bucket": make_model("s3://ours/model"),
@@ -267,6 +272,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "spec.retrieval.endpoints[].url: every server must start with",
     ),
     "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions[].url: every server"),
+    "agent": (make_agent("http://theirs/"), "spec.rollout.agent.url: every server must"),
     "model source": (make_model("hf://theirs/model"), "spec.model.source: every server"),
     "data source": (make_data("hf://datasets/a/b"), "spec.data.sources[]: every server"),
     "push": (make_push("oci://theirs.example.com/x"), "spec.output.push: every server"),
@@ -303,6 +309,7 @@ OTHER_PATHS = (
 MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "spec.retrieval.endpoints[].url": lambda url: make_endpoint(url=url),
     "spec.reward.functions[].url": make_reward,
+    "spec.rollout.agent.url": make_agent,
     "spec.checkpoint.backup.url": make_backup,
     "spec.model.source": make_model,
     "spec.data.sources[]": make_data,

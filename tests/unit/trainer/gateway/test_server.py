@@ -6,7 +6,6 @@ import json
 import aiohttp
 import pytest
 
-from raggrpo_trainer.gateway.keys import trajectory_key
 from raggrpo_trainer.gateway.server import MAX_BODY_BYTES
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
 from support.builders.trainer.gateway_models import byte_tokenizer, in_turn
@@ -53,15 +52,6 @@ async def test_key_is_read_from_header(serve, headers):
     async with served.http.get(served.url + "/models", headers=headers) as response:
         assert response.status == 200
         assert (await response.json())["data"][0]["id"] == "policy"
-
-
-def test_trajectory_key_differs_for_each_attempt_and_sample():
-    names = [(1, 2, 3, 4), (2, 2, 3, 4), (1, 3, 3, 4), (1, 2, 4, 4), (1, 2, 3, 5), (1, 23, 4, 0)]
-    keys = {trajectory_key(b"secret", *name) for name in names}
-    assert len(keys) == len(names)
-    assert trajectory_key(b"secret", 1, 2, 3, 4) in keys
-    assert trajectory_key(b"other", 1, 2, 3, 4) not in keys
-    assert all(len(key) == 32 and int(key, 16) for key in keys)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
