@@ -1,5 +1,6 @@
 """Adapters: gradients, reference, ranks, rows, checkpoints and exports."""
 
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +328,19 @@ def test_adapters_are_on_again_after_an_error(model: Path) -> None:
     assert torch.equal(adapted(ids).logits, expected)
 
 
-def test_compiled_layers_train_like_plain_ones(model: Path) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "aot_eager",  # traces as the default does, without minutes of a C++ compiler
+        pytest.param("inductor", marks=pytest.mark.long),
+    ],
+)
+def test_compiled_layers_train_like_plain_ones(
+    model: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    compiled = partialmethod(torch.nn.Module.compile, backend=backend)
+    monkeypatch.setattr(torch.nn.Module, "compile", compiled)
     expected = trained(model, objective=KL)
     actual = trained(model, objective=KL, compile=True)
     assert max((actual[n] - expected[n]).abs().max().item() for n in expected) < 2e-4
