@@ -38,9 +38,9 @@ SMALL_FILES = frozenset(
 )
 MAX_LAYERS = 1_000
 MAX_LISTED_TOKENS = 20_000
-"""Tokens in a list of a tokenizer's settings; transformers takes quadratic time for them."""
+"""Special tokens in a tokenizer's settings; transformers takes quadratic time for them."""
 MAX_MAPPED_TOKENS = 200_000
-"""Tokens in a mapping of a tokenizer's settings."""
+"""Descriptions of tokens in a tokenizer's settings."""
 MAX_SIZE = 1 << 31
 """Maximum width, vocabulary and context length."""
 MAX_NUMBER = 1 << 53
@@ -70,7 +70,19 @@ _TOKENS = {name: -1 for name in ("bos_token_id", "eos_token_id", "pad_token_id")
 """Fields with token ids and their minimum; some models have -1 for no token."""
 _LAYERS = re.compile(r"(?:^|_)(?:n_)?(?:layers?|depth|blocks)$")
 """Ends of the names of fields with a number of layers, such as `encoder_layers` and `n_layer`."""
-_PYTORCH_WEIGHTS = re.compile(r"pytorch_model.*\.bin")
+_WEIGHTS = (
+    "model.safetensors",
+    INDEX,
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Files that specify the weights; transformers loads the first one that exists."""
+_WEIGHTS_FIELD = "transformers_weights"
+"""Field of config.json with the name of such a file, which precedes the others."""
+_ADDED_TOKENS = "added_tokens_decoder"
+"""Field of a tokenizer's settings that describes tokens, but adds none."""
+_CREATED_TOKENS = ("extra_ids", "offset")
+"""Fields with the number of special tokens that classes such as T5Tokenizer create."""
 
 
 class UnsafeModel(Exception):
@@ -105,14 +117,17 @@ def is_weight_file(path: Path) -> bool:
 
 
 def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
-    """Return the files with weights: those in the index, or else those with usual names."""
-    own = [path for path in files if path.parent == folder]
-    if (folder / INDEX).exists():
-        names = read_model_json(folder / INDEX).get("weight_map")
-        listed = set(names.values()) if isinstance(names, dict) else set()
-        return [path for path in own if path.name in listed]
-    safe = [path for path in own if path.name == "model.safetensors"]
-    return safe or [path for path in own if _PYTORCH_WEIGHTS.fullmatch(path.name)]
+    """Return the files with weights that transformers loads."""
+    own = {path.name: path for path in files if path.parent == folder}
+    config = read_model_json(folder / CONFIG) if CONFIG in own else {}
+    names = (config.get(_WEIGHTS_FIELD), *_WEIGHTS)
+    first = next((own[name] for name in names if name in own), None)
+    if first is None or first.suffix != ".json":
+        return [first] if first else []
+    listed = read_model_json(first).get("weight_map")
+    values = listed.values() if isinstance(listed, dict) else ()
+    shards = {each for each in values if isinstance(each, str)}
+    return [path for name, path in own.items() if name in shards]
 
 
 def require_safe_model(folder: Path) -> None:
@@ -186,14 +201,28 @@ def _limit(name: str) -> int:
 def _problem(name: str, value: Mapping[str, Any]) -> str:
     """Return the first problem of a file of a model folder, or ""."""
     if name in (CONFIG, GENERATION_CONFIG):
-        return next(_problems(value), "")
+        return next(_problems(value), "") or _weights_problem(value.get(_WEIGHTS_FIELD))
     if name not in SMALL_FILES:
         return ""
-    for key, each in value.items():
-        most = MAX_LISTED_TOKENS if isinstance(each, list) else MAX_MAPPED_TOKENS
-        if isinstance(each, list | dict) and len(each) > most:
-            return f"{key[:40]} has {len(each):,} entries, more than {most:,}"
+    described = _num_tokens(_ADDED_TOKENS, value.get(_ADDED_TOKENS))
+    if described > MAX_MAPPED_TOKENS:
+        return f"{_ADDED_TOKENS} has {described:,} entries, more than {MAX_MAPPED_TOKENS:,}"
+    special = sum(_num_tokens(*each) for each in value.items() if each[0] != _ADDED_TOKENS)
+    if special > MAX_LISTED_TOKENS:
+        return f"it has {special:,} special tokens, more than {MAX_LISTED_TOKENS:,}"
     return ""
+
+
+def _num_tokens(name: str, value: object) -> int:
+    if isinstance(value, list | dict):
+        return len(value)
+    return max(0, value) if name in _CREATED_TOKENS and isinstance(value, int) else 0
+
+
+def _weights_problem(name: object) -> str:
+    if name is None or (isinstance(name, str) and "/" not in name):
+        return ""
+    return f"{_WEIGHTS_FIELD} is {name!r:.40} instead of a file name"
 
 
 def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:

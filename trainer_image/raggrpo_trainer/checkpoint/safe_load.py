@@ -103,6 +103,9 @@ def _copy(stored: Tensor, item: ReadItem, planner: LoadPlanner) -> None:
     part = narrow_tensor_by_index(stored, item.storage_offsets, item.lengths)
     if part.size() != target.size():
         raise ValueError(f"{item.storage_index.fqn} has another size than its metadata")
+    if part.dtype is not target.dtype:
+        problem = f"has type {part.dtype} instead of {target.dtype}"
+        raise ValueError(f"{item.storage_index.fqn} {problem}")
     target.copy_(part)
     planner.commit_tensor(item, target)
 

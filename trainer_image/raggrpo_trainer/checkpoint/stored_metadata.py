@@ -47,9 +47,21 @@ def _entry(value: Any) -> STORAGE_TYPES:
     size = _size(fields.get("size"))
     chunks = [_chunk(each, size) for each in fields["chunks"]]
     tensor = TensorStorageMetadata(TensorProperties(), size, chunks)
-    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(size):
+    if not _fill(chunks, size):
         raise ValueError("the chunks of a tensor do not fill it")
     return tensor
+
+
+def _fill(chunks: Sequence[ChunkStorageMetadata], size: Sequence[int]) -> bool:
+    """Return whether the chunks are consecutive slices of a tensor along one of its dimensions."""
+    filled = [each for each in chunks if math.prod(each.sizes)]
+    split = [n for n in range(len(size)) if any(each.sizes[n] != size[n] for each in filled)]
+    if not split or len(split) > 1:
+        return not split and len(filled) == (math.prod(size) > 0)
+    [n] = split
+    starts = sorted(each.offsets[n] for each in filled)
+    ends = sorted(each.offsets[n] + each.sizes[n] for each in filled)
+    return [0, *ends] == [*starts, size[n]]
 
 
 def _is_value(entry: Any) -> bool:

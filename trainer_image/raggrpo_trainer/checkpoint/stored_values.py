@@ -14,6 +14,8 @@ from .plain_pickle import Global, Instance, read_plain
 
 MAX_PICKLE_BYTES = 2**20
 """Size limit of a value, and of the description of a tensor."""
+MAX_DIRECTORY_BYTES = 2**17
+"""Size limit of an archive's directory, which has about 60 bytes per file; 20 files are usual."""
 _DTYPES = {
     "torch.DoubleStorage": torch.float64,
     "torch.FloatStorage": torch.float32,
@@ -42,11 +44,22 @@ def parse_tensor(content: bytearray) -> torch.Tensor:
     raise ValueError("a shard contains no tensor")
 
 
+class _Archived(io.BytesIO):
+    """An archive, of which `zipfile` only reads the directory."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        is_limited = size is not None and 0 <= size <= MAX_DIRECTORY_BYTES
+        content = super().read(size if is_limited else MAX_DIRECTORY_BYTES + 1)
+        if len(content) > MAX_DIRECTORY_BYTES:
+            raise ValueError("a shard has too many files")
+        return content
+
+
 class _Archive:
     def __init__(self, content: bytearray) -> None:
         self._content = content
         try:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            with zipfile.ZipFile(_Archived(content)) as archive:
                 self._files = {each.filename.partition("/")[2]: each for each in archive.infolist()}
         except (zipfile.BadZipFile, NotImplementedError) as error:
             raise ValueError(f"a shard is no archive of PyTorch: {error}") from error

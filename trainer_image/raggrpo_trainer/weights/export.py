@@ -23,6 +23,7 @@ from raggrpo_trainer.errors import TrainerError
 
 MAX_PROBLEM = 500
 """Characters of an error of transformers in a message."""
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 Parameters = Iterable[tuple[str, Tensor]]
 
 
@@ -67,12 +68,15 @@ def reported(folder: str | Path) -> Iterator[None]:
 def folder_dtype(source: Path) -> torch.dtype:
     """Return the data type that the config of a Hugging Face folder specifies.
 
-    Raises TrainerError PREFLIGHT_FAILED if it cannot be read.
+    Raises TrainerError PREFLIGHT_FAILED if it cannot be read, or cannot hold trained weights.
     """
     with reported(source):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    dtype: torch.dtype | None = config.dtype
-    return dtype or torch.float32
+    dtype: torch.dtype = config.dtype or torch.float32
+    if dtype not in _DTYPES:
+        problem = f"dtype is {dtype}, which cannot hold trained weights; use float32 or bfloat16"
+        raise TrainerError(ExitCode.PREFLIGHT_FAILED, f"{source}/config.json: {problem}")
+    return dtype
 
 
 def write_folder(
@@ -80,7 +84,8 @@ def write_folder(
 ) -> None:
     """Write the model's safetensors and config, and copy all other files from `source`.
 
-    Only a rank with `writes` copies the parameters to the host.
+    Only a rank with `writes` copies the parameters to the host. Raises TrainerError NON_FINITE if
+    they contain NaN or infinity.
     """
     weights = {}
     for name, tensor in parameters:
@@ -88,6 +93,13 @@ def write_folder(
             weights[name] = tensor.cpu()
     if not writes:
         return
+    # Checked last: the other ranks wait for all parameters.
+    if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise TrainerError(
+            ExitCode.NON_FINITE,
+            f"the trained weights are not exported: tensor {broken[0]} contains NaN or infinity; "
+            "export an earlier checkpoint",
+        )
     model.save_pretrained(folder, state_dict=weights)
     for file in _settings(source):
         if not (folder / file.name).exists():

@@ -1,7 +1,9 @@
 import copy
 import dataclasses
+import io
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from raggrpo_trainer.checkpoint.plain_pickle import read_plain
 from raggrpo_trainer.checkpoint.safe_load import MAX_METADATA_BYTES, SafeReader, load_into
 from raggrpo_trainer.checkpoint.stored_metadata import parse_metadata
+from raggrpo_trainer.checkpoint.stored_values import parse_tensor
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
 from support.builders.trainer.policies import (
     make_policy,
@@ -223,3 +226,78 @@ def test_value_of_another_type_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="scale is a list in the checkpoint"):
         load_into({"scale": 1.0}, SafeReader(folder))
+
+
+@pytest.mark.parametrize("stored", [torch.int64, torch.bool, torch.float64, torch.float16])
+def test_tensor_of_another_type_is_rejected(tmp_path: Path, stored: torch.dtype) -> None:
+    folder = make_checkpoint(tmp_path / "saved", {"weight": torch.ones(3, dtype=stored)})
+
+    with pytest.raises(ValueError, match=f"weight has type {stored} instead of torch.float32"):
+        load_into({"weight": torch.zeros(3)}, SafeReader(folder))
+
+
+def test_archive_with_many_files_is_rejected() -> None:
+    torch.save(torch.zeros(20_000), saved := io.BytesIO())
+    with zipfile.ZipFile(saved, "a") as archive:
+        for number in range(3_000):
+            archive.writestr(f"archive/x{number}", b"")
+
+    with pytest.raises(ValueError, match="a shard has too many files"):
+        parse_tensor(bytearray(saved.getvalue()))
+
+
+Chunks = list[tuple[tuple[int, ...], tuple[int, ...]]]
+"""Offset and size of each chunk."""
+
+
+def read_chunks(size: tuple[int, ...], chunks: Chunks) -> Metadata:
+    stored = {
+        MetadataIndex("w", torch.Size(offset), number): _StorageInfo("x", 0, 1)
+        for number, (offset, _) in enumerate(chunks)
+    }
+    entry = TensorStorageMetadata(
+        TensorProperties(),
+        torch.Size(size),
+        [ChunkStorageMetadata(torch.Size(offset), torch.Size(part)) for offset, part in chunks],
+    )
+    # Chunks of equal offset share an entry; other entries take the place of the missing ones.
+    stored |= {
+        MetadataIndex(f"v{number}", torch.Size([0])): _StorageInfo("x", 0, 1)
+        for number in range(len(chunks))
+    }
+    return parse_metadata(pickle.dumps(Metadata({"w": entry}, None, stored)))
+
+
+OVERLAPPING: dict[str, tuple[tuple[int, ...], Chunks]] = {
+    "equal": ((4, 4), [((0, 0), (2, 4)), ((0, 0), (2, 4))]),
+    "overlap by a row": ((6, 4), [((0, 0), (3, 4)), ((2, 0), (3, 4))]),
+    "columns": ((4, 4), [((0, 1), (4, 2)), ((0, 1), (4, 2))]),
+    "within another": ((6,), [((0,), (4,)), ((1,), (2,))]),
+    "gap and overlap of three": ((9,), [((0,), (3,)), ((2,), (3,)), ((6,), (3,))]),
+    "crossed": ((4, 4), [((0, 0), (4, 2)), ((0, 0), (2, 4))]),
+    "number twice": ((), [((), ()), ((), ())]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_chunks_that_overlap_are_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="the chunks of a tensor do not fill it"):
+        read_chunks(*OVERLAPPING[name])
+
+
+DISJOINT: dict[str, tuple[tuple[int, ...], Chunks]] = {
+    "whole": ((4, 4), [((0, 0), (4, 4))]),
+    "rows in any order": ((5, 4), [((3, 0), (2, 4)), ((0, 0), (3, 4))]),
+    "columns": ((4, 4), [((0, 0), (4, 2)), ((0, 2), (4, 2))]),
+    "empty chunk of a rank": ((1, 4), [((0, 0), (1, 4)), ((1, 0), (0, 4))]),
+    "no elements": ((0, 4), [((0, 0), (0, 4))]),
+    "number": ((), [((), ())]),
+}
+
+
+@pytest.mark.parametrize("name", DISJOINT)
+def test_chunks_that_fill_a_tensor_are_accepted(name: str) -> None:
+    size, chunks = DISJOINT[name]
+    entry = read_chunks(size, chunks).state_dict_metadata["w"]
+    assert isinstance(entry, TensorStorageMetadata)
+    assert len(entry.chunks) == len(chunks)

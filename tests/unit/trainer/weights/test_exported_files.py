@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from raggrpo_trainer.weights.export import write_folder
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.weights.export import folder_dtype, write_folder
 
 NAMES = ["config.json", "modeling_own.py", "tokenizer.json", "vocab.txt"]
 
@@ -72,3 +75,27 @@ def test_unsuitable_files_are_reported(
         export(source, tmp_path / "export")
     assert str(source / name) in str(raised.value)
     assert not (tmp_path / "export" / name).exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_not_exported(
+    source: Path, tmp_path: Path, value: float
+) -> None:
+    model: Any = Model()
+    values = {"good": torch.ones(3), "bad": torch.tensor([1.0, value]), "last": torch.ones(1)}
+    tensors = iter(values.items())
+
+    with pytest.raises(TrainerError, match="tensor bad contains NaN or infinity") as raised:
+        write_folder(model, tensors, source, tmp_path / "export", writes=True)
+
+    assert raised.value.exit_code is ExitCode.NON_FINITE
+    assert next(tensors, None) is None  # the other ranks wait for a rank that stops earlier
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool", "int64", "complex64", "float8_e4m3fn"])
+def test_type_of_weights_that_cannot_hold_them_is_rejected(source: Path, dtype: str) -> None:
+    (source / "config.json").write_text(f'{{"model_type": "llama", "dtype": "{dtype}"}}')
+
+    with pytest.raises(TrainerError, match=f"config.json: dtype is torch.{dtype}"):
+        folder_dtype(source)

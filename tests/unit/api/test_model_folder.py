@@ -1,0 +1,90 @@
+"""Which files of a model folder are loaded, and which settings of tokenizers are accepted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raggrpo_api.model_folder import (
+    MAX_LISTED_TOKENS,
+    UnsafeModel,
+    is_weight_file,
+    loaded_files,
+    read_model_json,
+)
+
+INDEX = json.dumps({"weight_map": {"a": "model-1-of-1.safetensors", "b": []}})
+
+
+def make_folder(folder: Path, *names: str, **config: Any) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(INDEX if name.endswith(".index.json") else "")
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+SAFE, SHARD, PYTORCH = "model.safetensors", "model-1-of-1.safetensors", "pytorch_model.bin"
+SAFE_INDEX, PYTORCH_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+
+
+@pytest.mark.parametrize(
+    ("names", "loaded"),
+    [
+        ([SAFE, SHARD, SAFE_INDEX, PYTORCH], SAFE),
+        ([SHARD, SAFE_INDEX, PYTORCH, "other.safetensors"], SHARD),
+        ([PYTORCH, "pytorch_model-1-of-1.bin"], PYTORCH),
+        ([PYTORCH, SHARD, PYTORCH_INDEX], PYTORCH),
+        ([SHARD, PYTORCH_INDEX], SHARD),
+    ],
+)
+def test_loaded_weights_are_those_that_transformers_prefers(
+    tmp_path: Path, names: list[str], loaded: str
+) -> None:
+    folder = make_folder(tmp_path / "model", *names)
+    assert [each.name for each in loaded_files(folder) if is_weight_file(each)] == [loaded]
+
+
+@pytest.mark.parametrize("name", ["own.safetensors", "own.safetensors.index.json"])
+def test_loaded_weights_are_those_that_the_config_names(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, SHARD, name, transformers_weights=name)
+    expected = SHARD if name.endswith(".json") else name
+    assert [each.name for each in loaded_files(folder) if is_weight_file(each)] == [expected]
+
+
+@pytest.mark.parametrize("name", ["sub/x.safetensors", "/x.safetensors", 1, ["a"]])
+def test_weights_elsewhere_are_rejected(tmp_path: Path, name: object) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, transformers_weights=name)
+    with pytest.raises(UnsafeModel, match="transformers_weights is .* instead of a file name"):
+        read_model_json(folder / "config.json")
+
+
+def tokens(number: int) -> dict[str, str]:
+    return {f"token_{each}": f"<{each}>" for each in range(number)}
+
+
+HALF = MAX_LISTED_TOKENS // 2 + 1
+TOO_MANY: dict[str, dict[str, object]] = {
+    "list": {"additional_special_tokens": list(tokens(MAX_LISTED_TOKENS + 1))},
+    "mapping": {"extra_special_tokens": tokens(MAX_LISTED_TOKENS + 1)},
+    "two lists": {"additional_special_tokens": list(tokens(HALF)), "x": list(tokens(HALF))},
+    "list and mapping": {"x": list(tokens(HALF)), "extra_special_tokens": tokens(HALF)},
+    "created by T5": {"extra_ids": 10**9},
+    "created by Pegasus": {"offset": MAX_LISTED_TOKENS + 1},
+    "created and removed": {"extra_ids": -(10**9), "offset": 10**9},
+    "created and listed": {"extra_ids": HALF, "additional_special_tokens": list(tokens(HALF))},
+}
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_tokenizer_with_too_many_special_tokens_is_rejected(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(TOO_MANY[name]))
+    with pytest.raises(UnsafeModel, match=f"special tokens, more than {MAX_LISTED_TOKENS:,}"):
+        read_model_json(tmp_path / "tokenizer_config.json")
+
+
+def test_tokenizer_with_many_added_tokens_is_accepted(tmp_path: Path) -> None:
+    values = {"added_tokens_decoder": tokens(100_000), "extra_ids": 100, "model_max_length": 10**30}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(values))
+    assert read_model_json(tmp_path / "tokenizer_config.json") == values
