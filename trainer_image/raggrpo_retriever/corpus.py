@@ -66,7 +66,8 @@ def load_corpus(path: Path) -> list[Passage]:
 def load_vectors(path: Path, count: int, dimension: int) -> np.ndarray:
     """Map the vectors of `count` passages, floats [count, dimension] in corpus order.
 
-    Raises CorpusError if the file has another type or shape, or contains NaN or infinity.
+    Raises CorpusError if the file has another type or shape, or contains NaN or infinity in
+    FP32.
     """
     if os.path.exists(path):
         _require_own_file(path)
@@ -93,7 +94,9 @@ def load_vectors(path: Path, count: int, dimension: int) -> np.ndarray:
         )
     for start in range(0, count, _BLOCK):
         block = vectors[start : start + _BLOCK]
-        if broken := np.flatnonzero(~np.isfinite(block).all(axis=1)).tolist():
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(block.astype(np.float32))
+        if broken := np.flatnonzero(~finite.all(axis=1)).tolist():
             row = start + broken[0] + 1
             raise CorpusError(f"{path}: row {row} contains NaN or infinity; embed the corpus again")
     return vectors

@@ -62,8 +62,9 @@ class Embedder:
         """Return precomputed vectors [N, D], normalized if this embedder normalizes."""
         if not self._spec.normalize:
             return vectors
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        scaled: np.ndarray = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        exact = vectors.astype(np.float32).astype(np.float64)  # squares need twice the range
+        lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+        scaled: np.ndarray = exact / np.maximum(lengths, np.finfo(np.float64).tiny)
         return scaled.astype(np.float32)
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:

@@ -43,7 +43,8 @@ def load_or_build_vectors(
 
     try:
         key = index_key(spec, exact=exact)
-        return VectorIndex.read(get_or_build(Path(spec.index_path), key, build))
+        folder = get_or_build(Path(spec.index_path), key, build)
+        return VectorIndex.read(folder, len(passages), embedder.dimension, exact=exact)
     except OSError as error:
         raise CorpusError(
             f"{spec.index_path}: cannot write the index ({error.strerror or error}); "

@@ -4,13 +4,14 @@ HNSW: Malkov and Yashunin, "Efficient and robust approximate nearest neighbor se
 Hierarchical Navigable Small World graphs", 2016.
 """
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
 import faiss
 import numpy as np
 
-from raggrpo_api.foreign_files import require_own_file
+from raggrpo_api.foreign_files import open_regular, require_own_file
 
 HNSW_M = 32
 """M of HNSW: maximum number of links of a passage per layer; twice M on the lowest layer."""
@@ -18,6 +19,11 @@ EF_CONSTRUCTION = 200
 EF_SEARCH = 256
 """efConstruction and efSearch of HNSW; `tests/bench/retrieval/dense_search.py` measures recall."""
 FILE = "vectors.faiss"
+
+_HEADER = struct.Struct("<4siq17xiQ")
+"""Start of faiss' format: type, dimension, number of vectors, metric, and size of the vectors."""
+_FLAT, _GRAPH = b"IxFI", b"IHNf"
+"""Types of exact indexes and of HNSW, whose vectors follow the graph."""
 
 Neighbors = tuple[np.ndarray, np.ndarray]
 """Scores and positions, [Q, K] each, best first; position -1 means no neighbor."""
@@ -43,10 +49,24 @@ class VectorIndex:
         return cls(index)
 
     @classmethod
-    def read(cls, folder: Path) -> "VectorIndex":
-        """Read an index written by `write`. Raises RuntimeError or OSError."""
-        require_own_file(folder / FILE)
-        return cls(faiss.read_index(str(folder / FILE)))
+    def read(cls, folder: Path, count: int, dimension: int, *, exact: bool) -> "VectorIndex":
+        """Read an index of `count` vectors written by `write`. Raises RuntimeError or OSError.
+
+        faiss allocates what a file specifies, and opens further files that it names.
+        """
+        file = folder / FILE
+        require_own_file(file)
+        expected = (_FLAT if exact else _GRAPH, dimension, count, faiss.METRIC_INNER_PRODUCT)
+        if _header(file) != (*expected, dimension * count if exact else None):
+            raise RuntimeError(f"{file} is no index of this corpus")
+        try:
+            index = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
+        except MemoryError as error:
+            raise RuntimeError(f"{file} is damaged") from error
+        flat = index if exact else faiss.downcast_index(index.storage)
+        if type(flat) is not faiss.IndexFlatIP or (flat.ntotal, flat.d) != (count, dimension):
+            raise RuntimeError(f"{file} is no index of this corpus")
+        return cls(index)
 
     def write(self, folder: Path) -> None:
         """Write the index to a folder. Raises RuntimeError, for example on a full disk."""
@@ -64,3 +84,13 @@ class VectorIndex:
         """Return the `top_k` nearest passages for each row of `queries`, float32 [Q, dimension]."""
         scores, positions = self._index.search(queries, min(top_k, len(self)))
         return scores, positions
+
+
+def _header(file: Path) -> tuple[bytes, int, int, int, int | None] | None:
+    """Return type, dimension, number of vectors, metric, and the size of a flat index."""
+    with open_regular(file) as content:
+        start = content.read(_HEADER.size)
+    if len(start) < _HEADER.size:
+        return None
+    kind, dimension, count, metric, size = _HEADER.unpack(start)
+    return kind, dimension, count, metric, size if kind == _FLAT else None

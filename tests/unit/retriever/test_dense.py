@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -157,6 +158,35 @@ def test_precomputed_vectors_are_searched(tmp_path: Path, model: Path) -> None:
     assert load_index(retriever).search([texts[4]], top_k=1)[0][0].position == 30 - 1 - 4
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(np.float16, 6e-8), (np.float32, 1e-40), (np.float32, 1e37), (np.float64, 1e37)],
+)
+def test_vectors_of_any_scale_are_normalized(model: Path, dtype: type, scale: float) -> None:
+    embedder = Embedder(EmbeddingModel(path=str(model)))
+    vectors = np.array([[3, 4], [0, 0], [1, 0]]) * scale
+    normalized = embedder.normalized(vectors.astype(dtype))
+    assert normalized.dtype == np.float32
+    np.testing.assert_allclose(normalized[1:], [[0, 0], [1, 0]], atol=1e-6)
+    assert np.linalg.norm(normalized[0]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_vectors_beyond_float32_are_rejected(
+    tmp_path: Path, model: Path, *, normalize: bool
+) -> None:
+    np.save(tmp_path / "v.npy", np.full((1, 16), 1e300))
+    retriever = make_retriever(
+        tmp_path,
+        model,
+        ["w1"],
+        vectors=str(tmp_path / "v.npy"),
+        embedding={"normalize": normalize},
+    )
+    with pytest.raises(CorpusError, match=r"v\.npy: row 1 contains NaN or infinity"):
+        load_index(retriever)
+
+
 def test_vectors_of_other_embedding_model_are_rejected(tmp_path: Path, model: Path) -> None:
     np.save(tmp_path / "v.npy", np.ones((1, 3), np.float32))
     retriever = make_retriever(tmp_path, model, ["w1"], vectors=str(tmp_path / "v.npy"))
@@ -304,4 +334,97 @@ def test_special_file_is_not_read_as_index(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     SPECIAL_FILES[name](folder / FILE)
     with pytest.raises(OSError, match=r"regular file|link|levels|No such file"):
-        VectorIndex.read(folder)
+        VectorIndex.read(folder, 3, 4, exact=True)
+
+
+VECTORS = np.eye(3, 4, dtype=np.float32)
+
+
+def flat(dimension: int, count: int, metric: int = faiss.METRIC_INNER_PRODUCT) -> faiss.Index:
+    index = faiss.IndexFlat(dimension, metric)
+    index.add(np.ones((count, dimension), np.float32))
+    return index
+
+
+def hnsw(dimension: int, count: int, metric: int = faiss.METRIC_INNER_PRODUCT) -> faiss.Index:
+    index = faiss.IndexHNSWFlat(dimension, 32, metric)
+    index.add(np.ones((count, dimension), np.float32))
+    return index
+
+
+def hnsw_of_others(folder: Path) -> faiss.Index:
+    """Return a graph whose vectors are those of an inverted file elsewhere."""
+    index, storage = hnsw(4, 3), inverted(folder)
+    storage.this.disown()  # the graph frees it
+    index.storage = storage
+    return index
+
+
+def inverted(folder: Path) -> faiss.Index:
+    quantizer = faiss.IndexFlatIP(4)
+    index = faiss.IndexIVFFlat(quantizer, 4, 1, faiss.METRIC_INNER_PRODUCT)
+    index.train(VECTORS)
+    lists = faiss.OnDiskInvertedLists(1, index.code_size, str(folder / "elsewhere"))
+    index.replace_invlists(lists, own=True)
+    for each in (quantizer, lists):
+        each.this.disown()  # the index frees them
+    index.own_fields = True
+    index.add(VECTORS)
+    return index
+
+
+def with_ids(_: Path) -> faiss.Index:
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(4))
+    index.add_with_ids(VECTORS, np.array([7, 8, 9]))
+    return index
+
+
+OTHER_INDEXES: dict[str, tuple[Callable[[Path], faiss.Index], bool]] = {
+    "more vectors": (lambda _: flat(4, 5), True),
+    "no vectors": (lambda _: flat(4, 0), True),
+    "other dimension": (lambda _: flat(9, 3), True),
+    "other metric": (lambda _: flat(4, 3, faiss.METRIC_L2), True),
+    "graph instead of vectors": (lambda _: hnsw(4, 3), True),
+    "ids": (with_ids, True),
+    "inverted file": (inverted, True),
+    "graph: more vectors": (lambda _: hnsw(4, 5), False),
+    "graph: other dimension": (lambda _: hnsw(9, 3), False),
+    "graph: other metric": (lambda _: hnsw(4, 3, faiss.METRIC_L2), False),
+    "graph: other vectors": (hnsw_of_others, False),
+    "vectors instead of a graph": (lambda _: flat(4, 3), False),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_INDEXES)
+def test_other_index_is_not_read(tmp_path: Path, name: str) -> None:
+    make, exact = OTHER_INDEXES[name]
+    faiss.write_index(make(tmp_path), str(tmp_path / FILE))
+    (tmp_path / "elsewhere").unlink(missing_ok=True)
+    with pytest.raises(RuntimeError, match="is no index of this corpus"):
+        VectorIndex.read(tmp_path, 3, 4, exact=exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_index_of_many_vectors_is_not_allocated(tmp_path: Path, *, exact: bool) -> None:
+    faiss.write_index(flat(4, 3) if exact else hnsw(4, 3), str(tmp_path / FILE))
+    content = bytearray((tmp_path / FILE).read_bytes())
+    content[8:16] = (2**40).to_bytes(8, "little")
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(RuntimeError, match="is no index of this corpus"):
+        VectorIndex.read(tmp_path, 3, 4, exact=exact)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_own_index_is_read(tmp_path: Path, *, exact: bool) -> None:
+    VectorIndex.of([VECTORS], 4, exact=exact).write(tmp_path)
+    index = VectorIndex.read(tmp_path, 3, 4, exact=exact)
+    assert index.search(VECTORS, 1)[1].tolist() == [[0], [1], [2]]
+
+
+def test_damaged_index_is_reported_with_remedy(tmp_path: Path, model: Path) -> None:
+    retriever = make_retriever(tmp_path, model, ["w1", "w2"])
+    load_index(retriever)
+    [file] = (tmp_path / "indexes").glob(f"*/{FILE}")
+    faiss.write_index(flat(16, 2, faiss.METRIC_L2), str(file))  # of equal size
+    with pytest.raises(CorpusError, match=r"is no index of this corpus.*delete the folder"):
+        load_index(retriever)

@@ -1,6 +1,7 @@
 """Embedding models and indexes made to exhaust memory, to hang or to raise unexpected errors."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,28 @@ def panic(text: str) -> Make:
     )
 
 
+def token(text: str, number: int) -> Make:
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["model"]["vocab"][text] = number
+        path.write_text(json.dumps(content))
+
+    return change
+
+
+def special_token(number: int) -> Make:
+    """Return a function that changes a token which the tokenizer adds to each text."""
+
+    def change(folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [number]
+        path.write_text(json.dumps(content))
+
+    return change
+
+
 CASES: dict[str, Make] = {
     "no heads": changed(num_attention_heads=0),
     "no width": changed(hidden_size=0),
@@ -43,7 +66,22 @@ CASES: dict[str, Make] = {
     "parameters of 30 GB": changed(vocab_size=10**9),
     "unknown activation": changed(hidden_act="os.system"),
     "tokenizer that panics": panic("AAAA"),
+    **{
+        f"context of {value!r}": changed("tokenizer_config.json", model_max_length=value)
+        for value in (0, 0.5, 1, 2, -5, True, math.nan, -math.inf)
+    },
+    **{
+        f"context as {name}": changed("tokenizer_config.json", model_max_length=value)
+        for name, value in {"text": "64", "list": [64], "nothing": {}}.items()
+    },
+    "token beyond the embedding": token("b", 10**6),
+    "token of special text beyond the embedding": special_token(10**6),
 }
+REASONS = {
+    **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},
+    **{name: "tokenizer.json: token 1,000,000 is beyond" for name in CASES if "token " in name},
+}
+"""Files and fields that messages name."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +103,7 @@ def test_hostile_embedding_model_is_rejected_within_limits(
 ) -> None:
     assert checked[name].startswith("rejected: "), checked[name][-1500:]
     assert "alloc" not in checked[name]
+    assert REASONS.get(name, "") in checked[name]
 
 
 def test_passage_of_many_megabytes_is_embedded(checked: dict[str, str]) -> None:
