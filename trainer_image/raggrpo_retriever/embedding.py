@@ -37,12 +37,14 @@ class Embedder:
         self._spec = spec
         self._lock = threading.Lock()
         self._model, self._tokenizer = _load(Path(spec.path))
-        model_limit = int(min(self._tokenizer.model_max_length, 2**31))
-        self._max_tokens = min(spec.max_tokens, model_limit)
+        self._max_tokens = _max_tokens(spec, self._tokenizer)
         pad = self._tokenizer.pad_token_id
         self._pad: int = 0 if pad is None else pad
         try:
+            self._require_known_tokens()
             trial = self._embed([TRIAL_WORD * self._max_tokens])
+        except CorpusError:
+            raise
         except Exception as error:  # models that do not fit their settings raise any type
             raise CorpusError(
                 f"{spec.path}: cannot embed {self._max_tokens} tokens ({_line(error)}); "
@@ -52,11 +54,11 @@ class Embedder:
 
     def passages(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of passages, each embedded with the passage prefix."""
-        return self._embed([self._spec.passage_prefix + text for text in texts])
+        return self._embed_foreign([self._spec.passage_prefix + text for text in texts])
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of queries, each embedded with the query prefix."""
-        return self._embed([self._spec.query_prefix + text for text in texts])
+        return self._embed_foreign([self._spec.query_prefix + text for text in texts])
 
     def normalized(self, vectors: np.ndarray) -> np.ndarray:
         """Return precomputed vectors [N, D], normalized if this embedder normalizes."""
@@ -66,6 +68,27 @@ class Embedder:
         lengths = np.linalg.norm(exact, axis=1, keepdims=True)
         scaled: np.ndarray = exact / np.maximum(lengths, np.finfo(np.float64).tiny)
         return scaled.astype(np.float32)
+
+    def _require_known_tokens(self) -> None:
+        """Raise CorpusError if the tokenizer has tokens without a row in the embedding."""
+        rows = len(self._model.get_input_embeddings().weight)
+        last = max([*self._tokenizer.get_vocab().values(), *self._tokens(TRIAL_WORD), self._pad])
+        if last >= rows:
+            raise CorpusError(
+                f"{self._spec.path}/tokenizer.json: token {last:,} is beyond the embedding of "
+                f"{rows:,} rows; use the tokenizer of the model"
+            )
+
+    def _embed_foreign(self, texts: Sequence[str]) -> np.ndarray:
+        """Embed any texts. Raises CorpusError if the tokenizer or the model fails on one."""
+        try:
+            return self._embed(texts)
+        except MemoryError:
+            raise
+        except Exception as error:  # tokenizers raise plain exceptions
+            raise CorpusError(
+                f"{self._spec.path}: cannot embed a text ({_line(error)}); use another model"
+            ) from error
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         if not texts:
@@ -112,6 +135,17 @@ class Embedder:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: np.ndarray = pooled.numpy()
         return vectors
+
+
+def _max_tokens(spec: EmbeddingModel, tokenizer: Any) -> int:
+    """Return the length of a text. Raises CorpusError if only special tokens would remain."""
+    limit, special = tokenizer.model_max_length, tokenizer.num_special_tokens_to_add()
+    if type(limit) not in (int, float) or not limit > special:  # not NaN either
+        raise CorpusError(
+            f"{spec.path}/tokenizer_config.json: model_max_length is {limit!r:.40} instead of a "
+            f"number above {special}; correct it"
+        )
+    return min(spec.max_tokens, int(min(limit, 2**31)))
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Tensor:

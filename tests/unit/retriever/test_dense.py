@@ -1,5 +1,6 @@
 """Dense and hybrid search of the managed retriever, compared with brute force on a tiny model."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,15 @@ def test_broken_embedding_model_is_rejected_in_one_line(
     with pytest.raises(CorpusError, match=expected) as raised:
         load_index(make_retriever(tmp_path, path, ["w1"]))
     assert "\n" not in str(raised.value)
+
+
+def test_text_that_tokenizer_cannot_encode_is_reported(tmp_path: Path) -> None:
+    path = write_embedding_model(tmp_path / "model", ["a"])
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    tokenizer["model"]["unk_token"] = "missing"
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CorpusError, match=r"model: cannot embed a text \(.*Missing"):
+        load_index(make_retriever(tmp_path / "corpus", path, ["a", "other"]))
 
 
 @pytest.mark.parametrize("name", SPECIAL_FILES)
