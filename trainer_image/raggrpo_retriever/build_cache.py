@@ -9,12 +9,11 @@ a rename, which cannot replace a non-empty folder; the other processes then use 
 
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from raggrpo_api.foreign_files import read_json
+from raggrpo_api.foreign_files import read_json, remove_folder
 
 COMPLETE = "COMPLETE"
 MAX_MARKER_BYTES = 2**20
@@ -39,7 +38,7 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
     except FileNotFoundError:
         if not is_complete(target):  # else: another build finished and removed the workspace
             raise
-    shutil.rmtree(workspace, ignore_errors=True)
+    remove_folder(workspace, ignore_errors=True)
     return target
 
 

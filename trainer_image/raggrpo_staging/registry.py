@@ -14,7 +14,7 @@ import requests
 from oras import defaults
 
 from raggrpo_api.fields.source import ImageSource
-from raggrpo_api.foreign_files import parse_json
+from raggrpo_api.foreign_files import parse_json, remove_folder
 from raggrpo_api.limits import MAX_EXPANSION, MIN_EXPANDED_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
@@ -133,7 +133,7 @@ class ImageRemote(Remote):
             removed = [own_path(marker.parent, name)]
         for each in removed:
             if each.is_dir():
-                shutil.rmtree(each)
+                remove_folder(each)
             else:
                 each.unlink(missing_ok=True)
 

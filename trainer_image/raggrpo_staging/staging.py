@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from raggrpo_api.fields.source import HttpsSource, HubSource, ImageSource, Source, parse_source
+from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.limits import MAX_FOLDER_ENTRIES
 from raggrpo_api.trainer.staging import (
     GB,
@@ -183,7 +184,7 @@ class Staging:
             return
         now = with_retries(lambda: self._remote.snapshot(""), progress.report)
         if now.revision != self._snapshot.revision:
-            shutil.rmtree(self._target)
+            remove_folder(self._target)
             raise StagingFailed(
                 StagingReason.CONTENT_CHANGED,
                 f"{self._source} changed during the download; start again when it is complete",
@@ -191,7 +192,7 @@ class Staging:
 
     def _complete(self, digests: dict[str, str]) -> Marker:
         self._lock.check()
-        shutil.rmtree(self._work, ignore_errors=True)
+        remove_folder(self._work, ignore_errors=True)
         marker = Marker(
             source=str(self._source),
             revision=self._snapshot.revision,

@@ -6,7 +6,6 @@ is only read. Needs host memory for the model in fp32 and once more in its own d
 
 import argparse
 import json
-import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.fields.text import one_line, printable
+from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint.folder import Checkpoint, is_complete, sync_tree
@@ -68,7 +68,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
     try:
         checkpoint.verify()
         _require_base(checkpoint, source)
-        shutil.rmtree(draft, ignore_errors=True)  # left by a killed export
+        remove_folder(draft, ignore_errors=True)  # left by a killed export
         draft.mkdir(parents=True)
         _write_model(checkpoint, source, draft)
         sync_tree(draft)
@@ -76,7 +76,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
     except (OSError, ValueError) as error:
         raise _read_or_write_error(checkpoint, output, error) from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_folder(draft, ignore_errors=True)
 
 
 def _require_base(checkpoint: Checkpoint, source: Path) -> None:

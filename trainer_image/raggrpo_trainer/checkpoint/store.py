@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from raggrpo_api import names
+from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.memory.arithmetic import GIB
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.spec.checkpoint import BestBy, CheckpointSpec
@@ -318,7 +319,7 @@ def _remove(folder: Path) -> None:
 def _remove_folder(folder: Path, *, ignore_errors: bool = False) -> None:
     """Remove a folder, if it exists. Links, files and pipes remain: no attempt creates them."""
     if folder.is_dir() and not folder.is_symlink():
-        shutil.rmtree(folder, ignore_errors)
+        remove_folder(folder, ignore_errors=ignore_errors)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup
 from raggrpo_trainer.checkpoint.folder import CheckpointName, write_atomically
@@ -351,3 +352,32 @@ def test_errors_show_no_credentials_of_the_url(tmp_path: Path, url: str) -> None
         with pytest.raises(TrainerError, match="nowhere://host") as raised:
             call()
         assert "hunter2secret" not in str(raised.value)
+
+
+def nest(folder: Path, depth: int) -> None:
+    """Make nested folders, whose path may be too long for one call."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("name", ["step_00000020.e1", "export.e1.tmp"])
+def test_deep_folder_of_killed_attempt_is_removed(tmp_path: Path, name: str) -> None:
+    store = save_one(tmp_path / "ckpt")
+    (tmp_path / "ckpt" / name).mkdir()
+    nest(tmp_path / "ckpt" / name, 1_500)
+
+    store.clean_up()
+
+    assert not (tmp_path / "ckpt" / name).exists()
+
+
+def test_folder_that_cannot_be_removed_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        remove_folder(tmp_path / "file")
+    remove_folder(tmp_path / "file", ignore_errors=True)
