@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from .fields.text import printable
 from .foreign_files import (
     UnsuitableFile,
     open_regular,
@@ -87,6 +88,9 @@ _CREATED_TOKENS = ("extra_ids", "offset")
 
 class UnsafeModel(Exception):
     """The folder cannot be read safely. The message has file, problem and remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def require_safe_files(folder: Path) -> None:

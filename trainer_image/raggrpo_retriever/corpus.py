@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raggrpo_api.data_files import DataFormat, data_format
+from raggrpo_api.fields.text import printable
 from raggrpo_api.foreign_files import (
     ExpansionBudget,
     UnsuitableFile,
@@ -37,6 +38,9 @@ class Passage:
 
 class CorpusError(Exception):
     """The corpus cannot be served. The message is one line with place, problem and remedy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def load_corpus(path: Path) -> list[Passage]:

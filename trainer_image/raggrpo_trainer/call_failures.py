@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from raggrpo_api.fields.text import printable
+
 
 class FailureCause(StrEnum):
     """Cause of a failed call."""
@@ -45,8 +47,9 @@ class CallFailed(Exception):
     """A call failed; `cause` and `detail` describe the failure."""
 
     def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
-        super().__init__(f"{cause}: {detail}")
+        shown = printable(detail)
+        super().__init__(f"{cause}: {shown}")
         self.cause = cause
-        self.detail = detail
+        self.detail = shown
         self.transient = transient
         """Whether a retry may succeed."""

@@ -56,7 +56,7 @@ def test_loaded_weights_are_those_that_the_config_names(tmp_path: Path, name: st
 @pytest.mark.parametrize("name", ["sub/x.safetensors", "/x.safetensors", 1, ["a"]])
 def test_weights_elsewhere_are_rejected(tmp_path: Path, name: object) -> None:
     folder = make_folder(tmp_path / "model", SAFE, transformers_weights=name)
-    with pytest.raises(UnsafeModel, match="transformers_weights is .* instead of a file name"):
+    with pytest.raises(UnsafeModel, match=r"transformers_weights is .* instead of a file name"):
         read_model_json(folder / "config.json")
 
 
