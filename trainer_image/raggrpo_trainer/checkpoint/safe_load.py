@@ -5,6 +5,7 @@ others can write to, so its pickles are only read as plain state, within limits.
 """
 
 import math
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,22 @@ class _SafePlanner(DefaultLoadPlanner):
         loaded, current = parse_value(bytearray(value.getbuffer())), self.state_dict[name]
         if _kind(loaded) is not _kind(current):
             raise ValueError(f"{name} is a {_kind(loaded).__name__} in the checkpoint")
+        _require_items(name, _items(loaded), {_kind(each) for each in _items(current)})
         set_element(self.original_state_dict, self.mappings[name], loaded)
+
+
+def _require_items(name: str, items: Sequence[object], kinds: set[type]) -> None:
+    """Raise ValueError if an item is of another kind or not finite; any kinds may replace none."""
+    if others := [_kind(each).__name__ for each in items if kinds and _kind(each) not in kinds]:
+        raise ValueError(f"{name} contains {others[0]} in the checkpoint")
+    if not all(math.isfinite(each) for each in items if isinstance(each, float)):
+        raise ValueError(f"{name} contains NaN or infinity in the checkpoint")
+
+
+def _items(value: object) -> Sequence[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _kind(value: object) -> type:

@@ -228,6 +228,30 @@ def test_value_of_another_type_is_rejected(tmp_path: Path) -> None:
         load_into({"scale": 1.0}, SafeReader(folder))
 
 
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        (("x", "y"), "scale contains str"),
+        ((0.9, [0.95]), "scale contains list"),
+        ((0.9, float("nan")), "scale contains NaN or infinity"),
+        ((float("inf"), 0.9), "scale contains NaN or infinity"),
+    ],
+)
+def test_value_with_other_items_is_rejected(tmp_path: Path, stored: object, problem: str) -> None:
+    folder = make_checkpoint(tmp_path / "saved", {"scale": stored})
+
+    with pytest.raises(ValueError, match=problem):
+        load_into({"scale": (0.9, 0.99)}, SafeReader(folder))
+
+
+@pytest.mark.parametrize("stored", [float("nan"), -float("inf")])
+def test_number_that_is_not_finite_is_rejected(tmp_path: Path, stored: float) -> None:
+    folder = make_checkpoint(tmp_path / "saved", {"lr": stored})
+
+    with pytest.raises(ValueError, match="lr contains NaN or infinity"):
+        load_into({"lr": 0.1}, SafeReader(folder))
+
+
 @pytest.mark.parametrize("stored", [torch.int64, torch.bool, torch.float64, torch.float16])
 def test_tensor_of_another_type_is_rejected(tmp_path: Path, stored: torch.dtype) -> None:
     folder = make_checkpoint(tmp_path / "saved", {"weight": torch.ones(3, dtype=stored)})
