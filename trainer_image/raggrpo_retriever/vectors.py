@@ -7,6 +7,7 @@ Hierarchical Navigable Small World graphs", 2016.
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -60,7 +61,7 @@ class VectorIndex:
         if _header(file) != (*expected, dimension * count if exact else None):
             raise RuntimeError(f"{file} is no index of this corpus")
         try:
-            index = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
+            index: Any = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
         except MemoryError as error:
             raise RuntimeError(f"{file} is damaged") from error
         flat = index if exact else faiss.downcast_index(index.storage)
