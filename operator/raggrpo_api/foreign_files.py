@@ -33,6 +33,7 @@ MAX_BATCH_ROWS = 4096
 MAX_GROUP_VALUES = 1 << 26
 """Values of a column in a row group; a row may have all of them."""
 _MIN_READ = 1 << 20
+"""Bytes to read of a file whose size is reported as smaller, such as a file of /proc."""
 _ROW_BYTES = 256
 """Least memory of a row."""
 VALUE_BYTES = 64
@@ -109,11 +110,11 @@ def read_limited(path: Path, limit: int) -> bytes:
     Raises UnsuitableFile if it is special or larger, else OSError.
     """
     with open_regular(path) as file:
-        stored = os.fstat(file.fileno()).st_size  # 0 for files of /proc
+        stored = os.fstat(file.fileno()).st_size
         if stored <= limit:
-            most = min(limit, max(stored, _MIN_READ))
-            content = file.read(most + 1)  # reserves memory for all that it may return
-            if len(content) <= most:
+            max_bytes = min(limit, max(stored, _MIN_READ))
+            content = file.read(max_bytes + 1)  # allocates as many bytes as it may return
+            if len(content) <= max_bytes:
                 return content
     raise UnsuitableFile(f"it has more than {limit:,} bytes")
 

@@ -211,7 +211,7 @@ def _problem(name: str, value: Mapping[str, Any]) -> str:
     described = _num_tokens(_ADDED_TOKENS, value.get(_ADDED_TOKENS))
     if described > MAX_MAPPED_TOKENS:
         return f"{_ADDED_TOKENS} has {described:,} entries, more than {MAX_MAPPED_TOKENS:,}"
-    special = sum(_num_tokens(*each) for each in value.items() if each[0] != _ADDED_TOKENS)
+    special = sum(_num_tokens(key, each) for key, each in value.items() if key != _ADDED_TOKENS)
     if special > MAX_LISTED_TOKENS:
         return f"it has {special:,} special tokens, more than {MAX_LISTED_TOKENS:,}"
     return ""

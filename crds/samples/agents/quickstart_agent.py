@@ -25,10 +25,10 @@ def words(text: str) -> set[str]:
 
 def search(query: str, top_k: int = 3) -> list[str]:
     """Return the passages that share most words with the query, in the order of the corpus."""
-    asked = words(query)
+    query_words = words(query)
 
     def similarity(passage: str) -> float:
-        return len(asked & words(passage)) / len(words(passage))
+        return len(query_words & words(passage)) / len(words(passage))
 
     return sorted(sorted(passages, key=similarity, reverse=True)[:top_k])
 

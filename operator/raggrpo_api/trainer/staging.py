@@ -150,7 +150,7 @@ class PushResult(ApiModel):
 
 
 class PushOutcome(ApiModel):
-    """How the push of a job's results ended."""
+    """Outcome of the push of a job's results."""
 
     pushed: PushResult | None = None
     """None if the push failed."""

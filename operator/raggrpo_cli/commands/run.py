@@ -105,6 +105,7 @@ def _completion(recorded: RecordedJob) -> Iterator[str]:
     yield f"  rm -r {recorded.folder} {spec.checkpoint.path}"
     yield "or specify another --dir and spec.checkpoint.path."
     yield from _problem(recorded.status)
+    yield from _push(recorded.status)
     yield from _paths(recorded)
 
 
@@ -119,6 +120,7 @@ def _result(recorded: RecordedJob) -> Iterator[str]:
     write_report(recorded.folder, recorded.log_dir, status, name=name, resolved=recorded.resolved)
     yield f"job {name}: {_outcome(status)}"
     yield from _problem(status)
+    yield from _push(status)
     yield from _figures(summary)
     yield from _paths(recorded)
 
@@ -151,6 +153,9 @@ def _problem(status: JobStatus) -> Iterator[str]:
     is_cause = get_condition(status, ConditionType.FAILED).reason == Cause.NOT_LEARNING
     if learning.status == "True" and not is_cause:  # the outcome has the message of the cause
         yield f"  not learning  {learning.message}"
+
+
+def _push(status: JobStatus) -> Iterator[str]:
     pushed = get_condition(status, ConditionType.RESULT_PUSHED)
     if pushed.status == "False":
         yield f"  not pushed    {pushed.reason}: {pushed.message}; to try again, repeat the command"

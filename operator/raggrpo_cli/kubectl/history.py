@@ -32,7 +32,8 @@ done
 """
 """$1: log folder. Prints the records of all attempts; prints none if there are none yet.
 
-A last line without end is that of a killed writer; the next record would continue it.
+A killed attempt may leave an incomplete last line, which is omitted: the first record of the next
+attempt would be appended to it.
 """
 
 

@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from raggrpo_api.names import ENV_RUN_MARK
 from raggrpo_operator.errors import PermanentError, TransientError
@@ -23,6 +26,7 @@ from . import warden
 from .private_files import private_folder, private_opener
 
 log = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=BaseModel)
 
 WARDEN = (sys.executable, "-I", "-S", warden.__file__)
 TERMINATE_SECONDS = 10.0
@@ -174,6 +178,14 @@ def tail(file: Path, lines: int) -> str:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 16_384))
         text = stream.read().decode(errors="replace")
     return "\n".join(text.splitlines()[-lines:])
+
+
+def read_result(file: Path, model: type[Model]) -> Model | None:
+    """Return the result that a process wrote to a file, or None if it is missing or invalid."""
+    try:
+        return model.model_validate_json(file.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
 
 
 def exit_text(code: int) -> str:

@@ -4,15 +4,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.job_variables import job_variables
 from raggrpo_api.names import PUSH_RESULTS
 from raggrpo_api.trainer.staging import PushOutcome
 from raggrpo_operator.core.lifecycle.observed import PushObserved
 
-from .processes import Processes, exit_text
+from .processes import Processes, exit_text, read_result
 
 
 class PushRun:
@@ -39,12 +37,10 @@ class PushRun:
         code = self._child.exit_code()
         if code is None:
             return PushObserved(self._request_hash)
-        try:
-            outcome = PushOutcome.model_validate_json(self._output.read_bytes())
-        except (FileNotFoundError, ValidationError):
-            problem = f"the push exited with {exit_text(code)}: {self._child.log_tail()}"
-            return PushObserved(self._request_hash, problem=problem)
-        return PushObserved(self._request_hash, outcome)
+        if (outcome := read_result(self._output, PushOutcome)) is not None:
+            return PushObserved(self._request_hash, outcome)
+        problem = f"the push exited with {exit_text(code)}: {self._child.log_tail()}"
+        return PushObserved(self._request_hash, problem=problem)
 
     def terminate(self) -> None:
         """Terminate the push process."""

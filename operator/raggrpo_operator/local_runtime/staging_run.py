@@ -3,17 +3,12 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from raggrpo_api.trainer.staging import StagingProgress, StagingRequest, StagingResult
 from raggrpo_operator.core.lifecycle.observed import StagingObserved
 
 from .job_folder import write_atomically
-from .processes import Processes, exit_text
-
-Model = TypeVar("Model", bound=BaseModel)
+from .processes import Processes, exit_text, read_result
 
 
 class StagingRun:
@@ -48,9 +43,9 @@ class StagingRun:
         """Return progress, result or problem of the staging."""
         code = self._child.exit_code()
         if code is None:
-            progress = _read(self._progress, StagingProgress)
+            progress = read_result(self._progress, StagingProgress)
             return StagingObserved(self._request_hash, progress=progress)
-        if (result := _read(self._result, StagingResult)) is not None:
+        if (result := read_result(self._result, StagingResult)) is not None:
             return StagingObserved(self._request_hash, result)
         problem = f"staging exited with {exit_text(code)}: {self._child.log_tail()}"
         return StagingObserved(self._request_hash, problem=problem)
@@ -58,11 +53,3 @@ class StagingRun:
     def terminate(self) -> None:
         """Terminate the staging process."""
         self._processes.terminate(self._child)
-
-
-def _read(file: Path, model: type[Model]) -> Model | None:
-    """Return the content of a file, or None if it is missing or invalid."""
-    try:
-        return model.model_validate_json(file.read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None

@@ -58,7 +58,7 @@ class PushObserved(PodObserved):
 
     request_hash: str
     result: PushOutcome | None = None
-    """How the push ended; None while it is running."""
+    """Outcome of the push; None while it is running."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from raggrpo_operator.core.spec.violation import Reason, Violation
 from .base.cel import is_filled, specified, value_or
 from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
-from .paths import of_checkpoint_path
+from .paths import checkpoint_path_condition
 
 _VALIDATES = (
     f"{value_or('validation.beforeTraining', 'false')} || "
@@ -94,7 +94,7 @@ def start_has_one_source(source: CheckpointSource) -> bool:
     message="the path is this job's own checkpoint.path",
     remedy="specify the checkpoint.path of another job, or omit startFrom to resume",
     cel=f"!({specified('training.startFrom.checkpoint.path')}) || "
-    + of_checkpoint_path("self.training.startFrom.checkpoint.path != PATH"),
+    + checkpoint_path_condition(lambda path: f"self.training.startFrom.checkpoint.path != {path}"),
 )
 def start_is_another_folder(spec: JobSpec) -> bool:
     """Reject a job that starts from its own checkpoint folder."""

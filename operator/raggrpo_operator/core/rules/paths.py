@@ -1,6 +1,6 @@
 """Rules on paths and the volumes that contain them. Does not access the file system."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from raggrpo_api.spec.checkpoint import DEFAULT_PATH
 from raggrpo_api.spec.job_spec import JobSpec
@@ -17,28 +17,33 @@ CHECKPOINT = f"spec.{PATH}"
 MAX_SHOWN_MOUNTS = 4
 
 
-def of_checkpoint_path(condition: str) -> str:
-    """Return a CEL condition with checkpoint.path, which may be unspecified, instead of PATH.
+def checkpoint_path_condition(condition: Callable[[str], str]) -> str:
+    """Return a CEL condition on checkpoint.path, or on its default if it is unspecified.
 
-    The API server cannot bound the length of the text that `orValue` returns.
+    `condition` returns the condition on the path in a CEL expression. The API server cannot bound
+    the length of the text that `orValue` returns.
     """
-    of_specified, of_default = (
-        condition.replace("PATH", value) for value in (f"self.{PATH}", repr(DEFAULT_PATH))
-    )
+    of_specified, of_default = map(condition, (f"self.{PATH}", repr(DEFAULT_PATH)))
     return f"({specified(PATH)} ? {of_specified} : {of_default})"
 
 
-def _holds(volume: str) -> str:
-    """Return a CEL condition that PATH is on a volume."""
+def _is_on(volume: str, path: str) -> str:
+    """Return a CEL condition that a path is on a volume."""
     place = f"{volume}.mountPath"
-    return f"(PATH + '/').startsWith({place}.endsWith('/') ? {place} : {place} + '/')"
+    return f"({path} + '/').startsWith({place}.endsWith('/') ? {place} : {place} + '/')"
 
 
-_IS_READ_ONLY = (
-    f"self.volumes.exists(v, has(v.readOnly) && v.readOnly && {_holds('v')} && "
-    f"!self.volumes.exists(w, {_holds('w')} && size(w.mountPath) > size(v.mountPath)))"
-)
-"""CEL condition that the innermost volume of PATH is read-only."""
+def _is_on_a_volume(path: str) -> str:
+    """Return a CEL condition that a path is on any volume."""
+    return f"self.volumes.exists(v, {_is_on('v', path)})"
+
+
+def _is_read_only(path: str) -> str:
+    """Return a CEL condition that the innermost volume of a path is read-only."""
+    return (
+        f"self.volumes.exists(v, has(v.readOnly) && v.readOnly && {_is_on('v', path)} && "
+        f"!self.volumes.exists(w, {_is_on('w', path)} && size(w.mountPath) > size(v.mountPath)))"
+    )
 
 
 @spec_rule(
@@ -49,7 +54,7 @@ _IS_READ_ONLY = (
     values=lambda spec: f"{spec.checkpoint.path}, volumes: {_mounts(spec.volumes) or 'none'}",
     remedy="specify a folder below the mountPath of a volume, or omit both path and volumes",
     cel=f"!({specified('volumes')}) || size(self.volumes) == 0 || "
-    + of_checkpoint_path(f"self.volumes.exists(v, {_holds('v')})"),
+    + checkpoint_path_condition(_is_on_a_volume),
     applies=lambda inputs: inputs.in_pods or bool(inputs.spec.volumes),
 )
 def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
@@ -64,7 +69,7 @@ def checkpoint_is_on_a_volume(spec: JobSpec) -> bool:
     message="the path is on a read-only volume",
     values=lambda spec: spec.checkpoint.path,
     remedy="use another volume, or set readOnly: false",
-    cel=f"!({specified('volumes')}) || !{of_checkpoint_path(_IS_READ_ONLY)}",
+    cel=f"!({specified('volumes')}) || !{checkpoint_path_condition(_is_read_only)}",
 )
 def checkpoint_is_writable(spec: JobSpec) -> bool:
     """Require a writable volume for checkpoints."""

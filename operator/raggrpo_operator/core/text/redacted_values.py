@@ -1,4 +1,4 @@
-"""Values of a job or a configuration by path, without what looks like a secret. Pure."""
+"""Values of a job or a configuration for display, with secrets hidden. Pure."""
 
 import re
 from collections.abc import Mapping

@@ -44,11 +44,11 @@ def push_results(this: Round) -> Decision:
     due, observed = this.status.push.next_try_time, this.observed.push
     if due is not None and this.now < due:
         return this.decision((due - this.now).total_seconds() + 0.1)
-    number = content_hash([expected, this.status.push.failed_tries])
-    if observed is None or observed.request_hash != number:
+    try_hash = content_hash([expected, this.status.push.failed_tries])
+    if observed is None or observed.request_hash != try_hash:
         this.actions += [DeletePush()] if observed is not None else []
         job = this.job.model_copy(update={"status": this.status})
-        this.actions.append(StartPush(this.pod_plan(), job, number))
+        this.actions.append(StartPush(this.pod_plan(), job, try_hash))
         return this.decision(requeue_after=1.0)
     return _follow(this, observed)
 
