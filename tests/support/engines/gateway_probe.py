@@ -8,13 +8,15 @@ import json
 import os
 import random
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
 
 from raggrpo_api.spec.monitoring import LogLevel
 from raggrpo_trainer.data.tokenizer import load_tokenizer
-from raggrpo_trainer.engines.engine_options import EngineOptions, engine_environment
+from raggrpo_trainer.engines.engine_options import engine_environment
 from raggrpo_trainer.engines.in_process_engine import InProcessEngine
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.gateway.protocol import ChatRequest, parse_request
@@ -23,6 +25,7 @@ from raggrpo_trainer.gateway.tool_parsing import ParserProcess, SampledReply
 from raggrpo_trainer.gateway.trajectory import Row
 from raggrpo_trainer.weights.backend import WeightTransferBackend
 from support.builders.trainer.gateway_models import TEMPLATES
+from support.engines.engine_parity import options
 
 CONTEXT = 1024
 TEMPERATURE = 0.7
@@ -55,21 +58,15 @@ CONVERSATIONS: list[list[Any]] = [
 
 
 async def measure(folder: str) -> dict[str, Any]:
-    options = EngineOptions(
-        model_path=folder,
-        device="cpu",
-        precision="FP32",
+    settings = replace(
+        options(Path(folder)),
         max_model_len=CONTEXT,
         max_num_batched_tokens=2048,
         max_num_seqs=32,
-        gpu_memory_utilization=0.5,
-        tensor_parallel_size=1,
-        enable_prefix_caching=True,
         enable_chunked_prefill=True,
-        enforce_eager=True,
-        enable_sleep=False,
+        kv_cache_tokens=0,
     )
-    engine = InProcessEngine(options)
+    engine = InProcessEngine(settings)
     tokenizer = load_tokenizer(folder)
     parser = ParserProcess(folder, "hermes")
     await parser.start()
@@ -85,7 +82,7 @@ async def measure(folder: str) -> dict[str, Any]:
         "rows": len(rows[0]),
         "sampled": sum(sum(row.sampled) for row in rows[0]),
         "order_free": rows[0] == rows[1],
-        "gap": max(gap(folder, row) for row in rows[0]),
+        "gap": max_gap(folder, rows[0]),
         "parsed": [await parse(parser, text) for text in REPLIES],
         "rendered": rendered_messages(),
         "served": [served_messages(messages) for messages in CONVERSATIONS],
@@ -122,12 +119,18 @@ async def talk(url: str, key: str, seed: int) -> None:
             messages = [*messages, said, {"role": "user", "content": "t5"}]
 
 
-def gap(folder: str, row: Row) -> float:
-    """Return the greatest difference between the logprobs of a row and those of transformers."""
+def max_gap(folder: str, rows: list[Row]) -> float:
+    """Return the greatest difference between the logprobs of rows and those of transformers."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return max(gap(model, row) for row in rows)
+
+
+def gap(model: Any, row: Row) -> float:
+    import torch
+
     ids = torch.tensor([row.prompt_ids + row.token_ids])
     with torch.no_grad():
         logits = model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / TEMPERATURE

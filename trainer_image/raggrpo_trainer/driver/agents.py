@@ -1,4 +1,4 @@
-"""What an attempt starts for an agent: the parser process, the gateway and the application."""
+"""Start and stop the parser process, the gateway and the application of an agent."""
 
 import asyncio
 from collections.abc import AsyncIterator

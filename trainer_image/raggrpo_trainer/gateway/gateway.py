@@ -16,7 +16,7 @@ from .rendering import Renderer
 from .responses import Reply
 from .server import KEEP_ALIVE_SECONDS, GatewayServer
 from .tool_parsing import ParsedReply, ReplyParser, SampledReply, ToolCall
-from .trajectory import Prompt, Trajectory, TrajectoryCause, Turn, are_complete
+from .trajectory import NOT_PARSED, Prompt, Trajectory, TrajectoryCause, Turn, are_complete
 
 CALL_ID_CHARACTERS = 9
 """Length of the ids of tool calls; the templates of Mistral accept no other."""
@@ -63,8 +63,8 @@ class Gateway:
         self._submit = submit
         self._parser = parser
         self._renderer = Renderer(tokenizer, options.chat_template)
-        own = tokenizer.eos_token_id
-        self._end_ids = frozenset([*options.stop_token_ids, *([] if own is None else [own])])
+        eos = tokenizer.eos_token_id
+        self._end_ids = frozenset([*options.stop_token_ids, *([] if eos is None else [eos])])
         self._sessions: dict[str, Session] = {}
         self._server = GatewayServer(self, options.keep_alive_seconds)
 
@@ -131,11 +131,12 @@ class Gateway:
         [future] = self._submit([generation_request])
         generation = await future
         _require_logprobs(generation)
-        text = _without_stop(self._text(generation.token_ids), request.stop)
+        content = completion_text(generation.token_ids, self._tokenizer, self._end_ids)
+        text = _without_stop(content, request.stop)
         parsed = await self._parse(text, prompt, generation, request)
         if parsed.problem:
-            trajectory.note(f"not parsed: {parsed.problem}")
-        turn = self._turn(prompt, generation, _message(parsed, generation_request.seed))
+            trajectory.note(f"{NOT_PARSED}: {parsed.problem}")
+        turn = self._turn(prompt, generation, content, _message(parsed, generation_request.seed))
         if turn.token_ids:
             trajectory.turns.append(turn)
         return Reply(
@@ -206,14 +207,13 @@ class Gateway:
         )
         return await self._parser.parse(reply)
 
-    def _turn(self, prompt: Prompt, generation: Generation, message: dict[str, Any]) -> Turn:
+    def _turn(
+        self, prompt: Prompt, generation: Generation, content: str, message: dict[str, Any]
+    ) -> Turn:
         ids = generation.token_ids
         end = self.token_text(ids[-1]) if ids and ids[-1] in self._end_ids else ""
         version = generation.policy_version
-        return Turn(prompt, ids, generation.logprobs, self._text(ids), end, message, version)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return completion_text(ids, self._tokenizer, self._end_ids)
+        return Turn(prompt, ids, generation.logprobs, content, end, message, version)
 
 
 def _sampling(trajectory: Trajectory) -> dict[str, float]:

@@ -6,7 +6,7 @@ _HEADERS = ("x-api-key", "api-key")
 
 
 def keys_of_request(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield what may be a key: bearer token, API key headers, and the trace id of `traceparent`."""
+    """Yield possible keys: bearer token, API key headers, and the trace id of `traceparent`."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         yield token.strip()

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API, checked. Pure.
+"""Parse and validate requests of OpenAI's API. Pure.
 
 A rejected request is described by the error object of that API, which names the field.
 """
@@ -16,9 +16,7 @@ from .trajectory import TrajectoryCause
 MAX_STOP_TEXTS = 16
 MAX_NAME_CHARACTERS = 64
 HARMLESS = frozenset(
-    [
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-    ]
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
 """Parameters without an effect on the completion; ignoring them needs no report."""
 NEUTRAL: tuple[Any, ...] = (None, 0, False, "", {}, [], {"type": "text"})

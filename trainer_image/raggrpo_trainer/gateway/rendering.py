@@ -169,7 +169,7 @@ def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(value: Any) -> dict[str, Any]:
-    """Return the arguments of a call; those that are no object are empty, as in vLLM."""
+    """Return the arguments of a call, or {} if they are not an object, as in vLLM."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,23 +1,20 @@
 """Parse sampled text into reasoning, content and tool calls, in a process that may import torch."""
 
 import asyncio
-import json
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from raggrpo_trainer.child_process import ProcessExited, kill, receive, send, start_module
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 
 PARSE_SECONDS = 30.0
-"""Time for one reply; a regular expression of a parser may never end."""
+"""Time limit of one reply; a regular expression of a parser may never end."""
 START_SECONDS = 300.0
-"""Time for importing vLLM."""
+"""Time limit of importing vLLM."""
 MAX_TRIES = 2
-"""How often a reply is parsed whose parser exits."""
+"""Number of times that a reply is parsed if its parser exits."""
 MAX_LINE_BYTES = 64 << 20
 
 
@@ -27,7 +24,7 @@ class ParserUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SampledReply:
-    """A completion of a chat and what parsers need to know about its request."""
+    """A completion of a chat and the fields of its request that parsers read."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -108,43 +105,34 @@ class ParserProcess:
                     return _parsed(await self._call(reply), reply)
                 except TimeoutError:
                     return ParsedReply(reply.text, problem="the parser timed out")
-                except (EOFError, ValueError) as error:
+                except (ProcessExited, ValueError) as error:
                     problem = f"the parser failed: {error}"
         return ParsedReply(reply.text, problem=problem)
 
     async def _call(self, reply: SampledReply) -> dict[str, Any]:
         process = await self._running()
-        assert process.stdin is not None
-        is_answered = False
         try:
             async with asyncio.timeout(self.parse_seconds):
-                process.stdin.write(json.dumps(asdict(reply)).encode() + b"\n")
-                with suppress(ConnectionError):  # the process has exited, which `_read` reports
-                    await process.stdin.drain()
-                outcome = await _read(process)
-            is_answered = True
-        finally:
-            if not is_answered:  # the process must not answer the next call with this result
-                await self._kill()
+                await send(process, asdict(reply))
+                outcome: dict[str, Any] = await receive(process)
+        except BaseException:  # the process must not answer the next call with this result
+            await self._kill()
+            raise
         return outcome
 
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        command = ("-m", self.module, self.model_path, self.tool_parser, self.reasoning_parser)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command,
-            stdin=PIPE,
-            stdout=PIPE,
+        self._process = await start_module(
+            self.module,
+            *(self.model_path, self.tool_parser, self.reasoning_parser),
             stderr=DEVNULL,  # vLLM logs a traceback for each malformed call
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            limit=MAX_LINE_BYTES,
+            max_line_bytes=MAX_LINE_BYTES,
         )
         try:
             async with asyncio.timeout(START_SECONDS):
-                started = await _read(self._process)
-        except (TimeoutError, EOFError) as error:
+                started = await receive(self._process)
+        except (TimeoutError, ProcessExited) as error:
             await self._kill()
             raise ParserUnavailable(f"the parser process does not start: {error}") from error
         if "problem" in started:
@@ -153,20 +141,9 @@ class ParserProcess:
         return self._process
 
     async def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        if self._process is not None:
+            await kill(self._process)
         self._process = None
-
-
-async def _read(process: Process) -> dict[str, Any]:
-    """Return the next message of the process. Raises EOFError if it exits."""
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    if not line:
-        raise EOFError(f"it exited with code {await process.wait()}")
-    message: dict[str, Any] = json.loads(line)
-    return message
 
 
 def _parsed(outcome: Mapping[str, Any], reply: SampledReply) -> ParsedReply:

@@ -16,6 +16,8 @@ from typing import Any
 SEED_BITS = 63
 MAX_NOTES = 100
 """Different notes of a trajectory; an application may send any number of unknown parameters."""
+NOT_PARSED = "not parsed"
+"""Start of the note on a reply that the parser rejected."""
 
 
 class TrajectoryCause(StrEnum):
@@ -115,7 +117,7 @@ class Trajectory:
     top_p: float
     turns: list[Turn] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
-    """How often something happened that a user may want to know, such as an ignored parameter."""
+    """Number of occurrences of each event that the log reports, such as an ignored parameter."""
     num_calls: int = 0
     """Number of requested completions, finished or not."""
     _failures: dict[TrajectoryCause, str] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class _LastUpdate:
         return parameter in self._groups
 
     def delta(self, parameter: Tensor, gather: Gather) -> Tensor:
-        """Return Δw of a parameter; `gather` returns the shard or all of it and of its moments."""
+        """Return Δw of a parameter; `gather` is applied to the parameter and its moments."""
         state, group = self._state[parameter], self._groups[parameter]
         beta1, beta2 = group["betas"]
         rate = group["lr"]

@@ -5,17 +5,15 @@ fails the job.
 """
 
 import asyncio
-import json
 import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from contextlib import suppress
+from asyncio.subprocess import Process
 from typing import Any, Protocol
 
 from raggrpo_api.spec.reward import PythonSignature
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.child_process import ProcessExited, kill, receive, send, start_module
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.json_service import GateOptions, JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool
@@ -120,14 +118,13 @@ class ProcessReward:
         async with self._slots:
             process = self._idle.pop() if self._idle else await self._start()
             try:
-                reply = await self._call(process, sample)
+                outcome = await self._call(process, sample)
             except BaseException:
                 # The process may still work on this sample and must not reply to the next one.
                 if process.returncode is None:
                     process.kill()
                 raise
             self._idle.append(process)
-        outcome = json.loads(reply)
         if "invalid" in outcome:
             raise TrainerError(ExitCode.REWARD_CODE_ERROR, outcome["invalid"])
         if "score" in outcome:
@@ -137,35 +134,25 @@ class ProcessReward:
     async def close(self) -> None:
         """Kill the idle processes; busy processes are killed when their callers are canceled."""
         for process in self._idle:
-            process.kill()
-            await process.wait()
+            await kill(process)
         self._idle.clear()
 
     async def _start(self) -> Process:
-        paths = os.pathsep.join(filter(None, [self._folder, *sys.path]))
-        worker = ("-m", "raggrpo_trainer.rewards.worker")
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *(*worker, self._target, self._signature, str(self._timeout_seconds)),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+        return await start_module(
+            "raggrpo_trainer.rewards.worker",
+            *(self._target, self._signature, str(self._timeout_seconds)),
+            folder=self._folder,
         )
 
-    async def _call(self, process: Process, sample: Sample | None) -> bytes:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    async def _call(self, process: Process, sample: Sample | None) -> Any:
         # The worker has its own timeout; this one covers a pipe held open by an orphaned child.
         limit = IMPORT_SECONDS + 2 * self._timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                process.stdin.write(json.dumps(sample).encode() + b"\n")
-                with suppress(ConnectionError):  # the process has died, which readline reports, too
-                    await process.stdin.drain()
-                reply = await process.stdout.readline()
-                if not reply:
-                    raise self._exit_failure(await process.wait())
-                return reply
+                await send(process, sample)
+                return await receive(process)
+        except ProcessExited as error:
+            raise self._exit_failure(error.code) from error
         except TimeoutError as error:
             raise _timed_out(limit) from error
 

@@ -6,7 +6,6 @@ result one line on standard output. Must not import torch, which takes seconds a
 """
 
 import asyncio
-import importlib
 import inspect
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from raggrpo_api.spec.reward import PythonSignature
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.user_code import ImportFailed, describe_exception, import_function
 
 from .reward_value import DETAIL_CHARACTERS
 from .signatures import RewardCodeInvalid, UserFunction
@@ -30,31 +30,17 @@ def load_function(target: str, signature: PythonSignature) -> UserFunction:
 
     Raises RewardCodeInvalid if it cannot be imported or has another signature.
     """
-    module_name, _, name = target.partition(":")
-    remedy = "check reward.functions[].python and reward.codeFrom"
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        problem = f"reward {target} cannot be imported: {_describe(error)}"
-        raise RewardCodeInvalid(f"{problem}; {remedy}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        problem = f"reward {target}: module {module_name} has no function {name}"
-        raise RewardCodeInvalid(f"{problem}; {remedy}")
+        function = import_function("reward", target, DETAIL_CHARACTERS)
+    except ImportFailed as error:
+        remedy = "check reward.functions[].python and reward.codeFrom"
+        raise RewardCodeInvalid(f"{error}; {remedy}") from error
     return UserFunction(target, function, signature)
 
 
 def exception_failure(error: BaseException) -> CallFailed:
     """Return the failure for a reward function that raised `error`."""
-    return CallFailed(FailureCause.RAISED, _describe(error))
-
-
-def _describe(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a user's exception may fail to describe itself
-        text = "its message cannot be shown"
-    return f"{type(error).__name__}: {text}"[:DETAIL_CHARACTERS]
+    return CallFailed(FailureCause.RAISED, describe_exception(error, DETAIL_CHARACTERS))
 
 
 def _outcome(function: UserFunction, sample: dict[str, Any]) -> dict[str, Any]:

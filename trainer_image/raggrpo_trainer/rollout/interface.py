@@ -1,4 +1,4 @@
-"""`RolloutCollector`: what the training loop needs to turn prompts into scored groups of rows."""
+"""`RolloutCollector`: interface that turns prompts into scored groups of rows."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -45,6 +45,11 @@ class Sample:
         return f"{self.prompt.index}/{self.index}"
 
     @property
+    def failure_kind(self) -> str:
+        """Source and cause of the failure without its detail, or ""."""
+        return ": ".join(self.failure.split(": ")[:2])
+
+    @property
     def num_sampled(self) -> int:
         """Number of sampled tokens in all rows."""
         return sum(self.sampled) + sum(completion.num_sampled for _, completion in self.forks)

@@ -1,4 +1,4 @@
-"""What rewards read from a sample, and what a sample records of its score."""
+"""Inputs of the rewards of a sample, and the record of its score."""
 
 import logging
 from collections.abc import Mapping

@@ -52,6 +52,10 @@ TEMPLATES = {
     "other-ends": OTHER_ENDS,
     "trims": TRIMS,
 }
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+]
+USER: Any = {"role": "user", "content": "q"}
 SPECIAL = (OTHER_END, "<|im_start|>", END, "<bos>")
 
 

@@ -1,4 +1,4 @@
-"""Calls over HTTP: what is recorded, and what the application receives."""
+"""Calls over HTTP: recorded trajectories and responses to the application."""
 
 import math
 
@@ -9,6 +9,8 @@ from raggrpo_trainer.gateway.trajectory import TrajectoryCause
 from support.builders.trainer.gateway_models import (
     END,
     HERMES,
+    TOOLS,
+    USER,
     byte_tokenizer,
     generation,
     ids_of,
@@ -16,9 +18,7 @@ from support.builders.trainer.gateway_models import (
     respelled,
 )
 
-TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "fox"}}\n</tool_call>'
-USER = {"role": "user", "content": "q"}
 
 
 def chat(*messages, **others):

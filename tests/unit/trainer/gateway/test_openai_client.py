@@ -5,11 +5,9 @@ import asyncio
 import openai
 import pytest
 
-from support.builders.trainer.gateway_models import byte_tokenizer, in_turn
+from support.builders.trainer.gateway_models import TOOLS, USER, byte_tokenizer, in_turn
 
-TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>{"name":"search","arguments":{"query":"fox"}}</tool_call>'
-USER = {"role": "user", "content": "q"}
 
 
 def client(served, **options):

@@ -1,4 +1,4 @@
-"""What the engine receives is what serving renders."""
+"""Prompts are rendered as in serving."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from raggrpo_trainer.gateway.rendering import iterates_content, template_message
 from support.builders.trainer.gateway_models import (
     HERMES,
     TEMPLATES,
+    TOOLS,
+    USER,
     byte_tokenizer,
     ids_of,
     in_turn,
     spaced_tokenizer,
 )
 
-TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "fox"}}\n</tool_call>'
-USER = {"role": "user", "content": "q"}
 
 
 def stripping_tokenizer() -> Any:

@@ -8,9 +8,8 @@ import pytest
 
 from raggrpo_trainer.gateway.server import MAX_BODY_BYTES
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
-from support.builders.trainer.gateway_models import byte_tokenizer, in_turn
+from support.builders.trainer.gateway_models import USER, byte_tokenizer, in_turn
 
-USER = {"role": "user", "content": "q"}
 BODY = {"model": "m", "messages": [USER]}
 
 

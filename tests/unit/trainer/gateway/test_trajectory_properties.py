@@ -17,6 +17,7 @@ from raggrpo_trainer.gateway.protocol import ChatRequest, parse_request
 from raggrpo_trainer.gateway.trajectory import Row, Trajectory
 from support.builders.trainer.gateway_models import (
     TEMPLATES,
+    TOOLS,
     ScriptedEngine,
     byte_tokenizer,
     generation,
@@ -25,7 +26,6 @@ from support.builders.trainer.gateway_models import (
 )
 from support.builders.trainer.scripted_parser import JsonCallParser
 
-TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
 BROKEN = "first byte of é"
 SAID = [
     "the red fox",

@@ -243,7 +243,7 @@ def _log_failures(batch: Batch) -> None:
 def _summary(samples: Sequence[Sample]) -> str:
     """Return the number of failed samples by source and cause, with an example of the first."""
     failed = [sample for sample in samples if sample.failure]
-    causes = Counter(": ".join(sample.failure.split(": ")[:2]) for sample in failed)
-    counts = ", ".join(f"{cause} {count}" for cause, count in causes.most_common())
+    kinds = Counter(sample.failure_kind for sample in failed)
+    counts = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
     example = f"sample {failed[0].name}: {one_line(failed[0].failure, 300)}"
     return f"{len(failed)} of {len(samples)} samples failed ({counts}), e.g. {example}"

@@ -15,7 +15,7 @@ SHOWN_FIELDS = 8
 
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """What rewards read from the result of an application."""
+    """The parts of an application's result that rewards read."""
 
     answer: str
     passages: tuple[str, ...] = ()

@@ -1,17 +1,16 @@
 """`PythonAgent`: a function in child processes, each of which runs one sample at a time."""
 
 import asyncio
-import json
 import os
 import secrets
-import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.child_process import ProcessExited, kill, receive, send, start_module
 from raggrpo_trainer.errors import TrainerError
 
 MAX_PROCESSES = 32
@@ -56,42 +55,28 @@ class PythonAgent:
 
     async def _start(self) -> "_ProcessSlot":
         key = secrets.token_hex(16)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "raggrpo_trainer.rollout.agents.worker", self._target),
-            stdin=PIPE,
-            stdout=PIPE,
-            env=self._environment(key),
-            limit=MAX_RESULT_BYTES,
+        process = await start_module(
+            "raggrpo_trainer.rollout.agents.worker",
+            self._target,
+            folder=self._code_folder,
+            variables=self._variables(key),
+            max_line_bytes=MAX_RESULT_BYTES,
         )
         slot = _ProcessSlot(key, self._base_url, process)
         try:
-            async with asyncio.timeout(IMPORT_SECONDS):
-                started = await slot.read()
-        except (TimeoutError, CallFailed) as error:
-            await slot.close()
-            problem = f"did not import it within {IMPORT_SECONDS:g} s"
-            problem = problem if isinstance(error, TimeoutError) else error.detail
-            message = f"the process of agent {self._target} {problem}"
-            raise TrainerError(ExitCode.AGENT_ERROR, message) from error
+            await _require_imported(slot, f"the process of agent {self._target}")
         except BaseException:
             await slot.close()
             raise
-        if "invalid" in started:
-            await slot.close()
-            raise TrainerError(ExitCode.AGENT_ERROR, started["invalid"])
         return slot
 
-    def _environment(self, key: str) -> Mapping[str, str]:
-        paths = filter(None, [self._code_folder, *sys.path])
+    def _variables(self, key: str) -> Mapping[str, str]:
         direct = {
             name: ",".join(filter(None, [os.environ.get(name), _LOCAL_HOSTS]))
             for name in ("NO_PROXY", "no_proxy")
         }
         return {
-            **os.environ,
             **direct,
-            "PYTHONPATH": os.pathsep.join(paths),
             "OPENAI_BASE_URL": self._base_url,
             "OPENAI_API_BASE": self._base_url,
             "OPENAI_API_KEY": key,
@@ -108,10 +93,7 @@ class _ProcessSlot:
 
     async def run(self, request: Any) -> Any:
         """Return the result of the function. Raises CallFailed."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        with suppress(ConnectionError):  # the process has exited, which `read` reports, too
-            await self.process.stdin.drain()
+        await send(self.process, request)
         outcome = await self.read()
         if "raised" in outcome:
             raise CallFailed(FailureCause.RAISED, outcome["raised"])
@@ -119,20 +101,29 @@ class _ProcessSlot:
 
     async def read(self) -> dict[str, Any]:
         """Return the next line of the process. Raises CallFailed if it exits."""
-        assert self.process.stdout is not None
         try:
-            line = await self.process.stdout.readline()
+            outcome: dict[str, Any] = await receive(self.process)
         except ValueError as error:
             detail = f"the result is larger than {MAX_RESULT_BYTES >> 20} MiB"
             raise CallFailed(FailureCause.WRONG_TYPE, detail) from error
-        if not line:
-            code = await self.process.wait()
-            raise CallFailed(FailureCause.EXITED, f"exited with code {code}")
-        outcome: dict[str, Any] = json.loads(line)
+        except ProcessExited as error:
+            raise CallFailed(FailureCause.EXITED, f"exited with code {error.code}") from error
         return outcome
 
     async def close(self) -> None:
         """Kill the process."""
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+        await kill(self.process)
+
+
+async def _require_imported(slot: _ProcessSlot, process: str) -> None:
+    """Raise TrainerError AGENT_ERROR unless the process, named `process`, imports the function."""
+    try:
+        async with asyncio.timeout(IMPORT_SECONDS):
+            started = await slot.read()
+    except TimeoutError as error:
+        message = f"{process} did not import it within {IMPORT_SECONDS:g} s"
+        raise TrainerError(ExitCode.AGENT_ERROR, message) from error
+    except CallFailed as error:
+        raise TrainerError(ExitCode.AGENT_ERROR, f"{process} {error.detail}") from error
+    if "invalid" in started:
+        raise TrainerError(ExitCode.AGENT_ERROR, started["invalid"])

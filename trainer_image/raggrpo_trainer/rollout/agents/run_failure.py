@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.gateway.trajectory import Trajectory, TrajectoryCause
+from raggrpo_trainer.gateway.trajectory import NOT_PARSED, Trajectory, TrajectoryCause
 from raggrpo_trainer.sample_failures import SampleFailed
 
 from .runner import SOURCE
 
-NOT_PARSED = "not parsed"
-"""Start of the gateway's note on a reply that its parser rejected."""
 _CAUSES: Mapping[TrajectoryCause, FailureCause] = {
     cause: FailureCause(str(cause)) for cause in TrajectoryCause
 }
@@ -25,7 +23,7 @@ _OF_POLICY = frozenset(
 
 
 def is_of_policy(cause: FailureCause) -> bool:
-    """Return whether what the policy wrote may have caused the failure.
+    """Return whether a text of the policy may have caused the failure.
 
     Such failures are expected early in training. They do not count toward `maxFailureRatio`.
     """
@@ -42,8 +40,9 @@ def run_failure(trajectory: Trajectory, error: CallFailed | None) -> SampleFaile
     if recorded is not None and (error is not None or recorded.is_fatal):
         after = "" if error is None else f"; then the application failed: {error}"
         return SampleFailed(SOURCE, _CAUSES[recorded.cause], f"{recorded.detail}{after}")
-    if error is not None and error.cause is FailureCause.RAISED and _unparsed(trajectory):
-        detail = f"{_unparsed(trajectory)}; then the application failed: {error}"
+    unparsed = _unparsed(trajectory)
+    if error is not None and error.cause is FailureCause.RAISED and unparsed:
+        detail = f"{unparsed}; then the application failed: {error}"
         return SampleFailed(SOURCE, FailureCause.MALFORMED_TOOL_CALL, detail)
     if error is not None:
         return SampleFailed(SOURCE, error.cause, error.detail)
@@ -54,4 +53,5 @@ def run_failure(trajectory: Trajectory, error: CallFailed | None) -> SampleFaile
 
 
 def _unparsed(trajectory: Trajectory) -> str:
+    """Return the first note on a reply that could not be parsed, or ""."""
     return next((note for note in trajectory.notes if note.startswith(NOT_PARSED)), "")

@@ -1,4 +1,4 @@
-"""`AgentRunner`: how an application is run, and how a run can fail."""
+"""`AgentRunner`: interface to the application; `AgentUnavailable`: a run must be repeated."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol

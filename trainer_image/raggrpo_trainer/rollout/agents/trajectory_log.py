@@ -1,4 +1,4 @@
-"""`TrajectoryLog`: what applications did in each step, as readable lines of JSON."""
+"""`TrajectoryLog`: the calls of applications in each step as readable lines of JSON."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -34,12 +34,12 @@ class TrajectoryLog:
 
 
 def _selected(batch: Batch) -> Iterator[Sample]:
-    causes: set[str] = set()
+    kinds: set[str] = set()
     for sample in batch.samples:
-        cause = ": ".join(sample.failure.split(": ")[:2])
-        if sample.group < LOGGED_PROMPTS or (cause and cause not in causes):
+        kind = sample.failure_kind
+        if sample.group < LOGGED_PROMPTS or (kind and kind not in kinds):
             yield sample
-        causes.add(cause)
+        kinds.add(kind)
 
 
 def _record(batch: Batch, sample: Sample, trajectory: Trajectory) -> dict[str, Any]:

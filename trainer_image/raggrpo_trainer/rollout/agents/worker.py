@@ -7,7 +7,6 @@ the application is imported. Must not import torch, which takes seconds and giga
 
 import asyncio
 import dataclasses
-import importlib
 import inspect
 import json
 import os
@@ -15,32 +14,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from raggrpo_trainer.user_code import ImportFailed, describe_exception, import_function
+
 DETAIL_CHARACTERS = 500
 
 
 def load_agent(target: str) -> Callable[[Any], Any]:
     """Return the function `package.module:function`. Raises ValueError if it cannot be imported."""
-    module_name, _, name = target.partition(":")
-    remedy = "check rollout.agent.python and reward.codeFrom"
     try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ValueError(
-            f"agent {target} cannot be imported: {describe(error)}; {remedy}"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(f"agent {target}: module {module_name} has no function {name}; {remedy}")
-    return function  # type: ignore[no-any-return]
-
-
-def describe(error: BaseException) -> str:
-    """Return the type and message of a user's exception."""
-    try:
-        text = str(error)
-    except Exception:  # a user's exception may fail to describe itself
-        text = "its message cannot be shown"
-    return f"{type(error).__name__}: {text}"[:DETAIL_CHARACTERS]
+        return import_function("agent", target, DETAIL_CHARACTERS)
+    except ImportFailed as error:
+        raise ValueError(f"{error}; check rollout.agent.python and reward.codeFrom") from error
 
 
 def _plain(value: Any) -> Any:
@@ -60,7 +44,7 @@ def _outcome(agent: Callable[[Any], Any], request: Any, loop: asyncio.AbstractEv
             result = loop.run_until_complete(_result_of(result))
         return json.dumps({"result": result}, default=_plain)
     except (Exception, SystemExit) as error:  # the user's function may raise anything
-        return json.dumps({"raised": describe(error)})
+        return json.dumps({"raised": describe_exception(error, DETAIL_CHARACTERS)})
 
 
 async def _result_of(awaitable: Any) -> Any:

@@ -1,0 +1,73 @@
+"""Child processes that exchange lines of JSON on standard input and output."""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+MAX_LINE_BYTES: Final = 64 << 10
+"""Default of asyncio."""
+_NO_VARIABLES: Final[Mapping[str, str]] = {}
+
+
+class ProcessExited(Exception):
+    """A process exited without another line."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"it exited with code {code}")
+        self.code = code
+
+
+async def start_module(
+    module: str,
+    *arguments: str,
+    folder: str = "",
+    variables: Mapping[str, str] = _NO_VARIABLES,
+    stderr: int | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Process:
+    """Start `python -m module` with the import path of this process, `folder` first.
+
+    `variables` are added to the environment; without `stderr`, errors go to that of this process.
+    """
+    paths = os.pathsep.join(filter(None, [folder, *sys.path]))
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", module, *arguments),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=stderr,
+        env={**os.environ, **variables, "PYTHONPATH": paths},
+        limit=max_line_bytes,
+    )
+
+
+async def send(process: Process, value: Any) -> None:
+    """Send a line to a process. If the process has exited, the next `receive` raises."""
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(value).encode() + b"\n")
+    with suppress(ConnectionError):
+        await process.stdin.drain()
+
+
+async def receive(process: Process) -> Any:
+    """Return the value of the next line.
+
+    Raises ProcessExited, or ValueError if the line exceeds `max_line_bytes` or is not JSON.
+    """
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise ProcessExited(await process.wait())
+    return json.loads(line)
+
+
+async def kill(process: Process) -> None:
+    """Kill a process unless it has exited, and wait for its exit."""
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
