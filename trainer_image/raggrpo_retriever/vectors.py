@@ -59,14 +59,14 @@ class VectorIndex:
         require_own_file(file)
         expected = (_FLAT if exact else _GRAPH, dimension, count, faiss.METRIC_INNER_PRODUCT)
         if _header(file) != (*expected, dimension * count if exact else None):
-            raise RuntimeError(f"{file} is no index of this corpus")
+            raise RuntimeError(f"{file} is not an index of this corpus")
         try:
             index: Any = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
         except MemoryError as error:
             raise RuntimeError(f"{file} is damaged") from error
         flat = index if exact else faiss.downcast_index(index.storage)
         if type(flat) is not faiss.IndexFlatIP or (flat.ntotal, flat.d) != (count, dimension):
-            raise RuntimeError(f"{file} is no index of this corpus")
+            raise RuntimeError(f"{file} is not an index of this corpus")
         return cls(index)
 
     def write(self, folder: Path) -> None:

@@ -49,6 +49,6 @@ def require_plain(headers: Mapping[str, str], server: str) -> None:
     if encoding not in ("", "identity"):
         raise StagingFailed(
             StagingReason.UNSUITABLE_CONTENT,
-            f"{server} compressed a response that must not be ({encoding[:40]!r}); configure the "
-            "server or mirror to honor Accept-Encoding: identity",
+            f"{server} sent a compressed response ({encoding[:40]!r}); configure the server or "
+            "mirror to honor Accept-Encoding: identity",
         )

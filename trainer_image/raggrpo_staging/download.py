@@ -155,7 +155,7 @@ def _too_large(file: RemoteFile, limit: int, opened: OpenDraft) -> StagingFailed
     return StagingFailed(
         StagingReason.DISK_FULL,
         f"{file.location}, whose size the server does not report, has more than {limit / GB:.2f} "
-        f"GB, and {opened.folder} has not enough free space; request more storage",
+        f"GB, and {opened.folder} does not have enough free space; request more storage",
     )
 
 

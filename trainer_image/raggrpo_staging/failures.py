@@ -41,7 +41,7 @@ UNEXPECTED = (
 )
 """Errors of a library that parses values of another type or range."""
 MIN_SECRET = 8
-"""Characters of a credential that is hidden; a shorter one may be part of a word."""
+"""Minimum length of a credential to hide; a shorter one may be part of a word."""
 _QUERY = re.compile(r"[?][^\s()]*=[^\s()]*")
 """Query of a URL, which may be signed."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

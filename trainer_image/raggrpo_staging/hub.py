@@ -4,7 +4,6 @@ huggingface_hub reads HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE. It has 
 resumes after a kill, so ranges are requested through its client.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -24,7 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-from raggrpo_api.fields.source import MAIN, HubSource
+from raggrpo_api.fields.source import COMMIT, MAIN, HubSource
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .bodies import limited, require_plain
@@ -44,7 +43,6 @@ from .retries import retry_after
 from .selection import hub_files
 
 use_limited_client()
-_SHA1 = re.compile("[0-9a-f]{40}")
 CHUNK_BYTES = 2**20
 CARD = "README.md"
 MAX_CARD_BYTES = 2**20
@@ -141,7 +139,7 @@ def repository_type(source: HubSource) -> str:
 
 
 def _commit(sha: object) -> str:
-    if isinstance(sha, str) and _SHA1.fullmatch(sha):
+    if isinstance(sha, str) and COMMIT.fullmatch(sha):
         return sha
     raise ValueError(f"{str(sha)[:80]!r} is not a commit")
 

@@ -36,8 +36,8 @@ def _limited_client() -> httpx2.Client:
 
 
 def _prepare(request: httpx2.Request) -> None:
-    """Set a timeout, which huggingface_hub disables, and remove the token for other servers."""
-    timeout = {**httpx2.Timeout(TIMEOUT_SECONDS).as_dict()}
+    """Set a timeout, which huggingface_hub disables, and send the token to the hub only."""
+    timeout = httpx2.Timeout(TIMEOUT_SECONDS).as_dict()
     specified = request.extensions.get("timeout", {})
     timeout |= {name: value for name, value in specified.items() if value is not None}
     is_api = request.extensions.get(_API) or str(request.url).startswith(_api())

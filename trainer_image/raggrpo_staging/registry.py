@@ -88,7 +88,7 @@ class ImageRemote(Remote):
         return {each: file_digest(folder / each) for each in chosen}
 
     def _extract(self, layer: Path, folder: Path, limit: int) -> int:
-        """Extract a layer of at most `limit` bytes; return how many it has."""
+        """Extract a layer of at most `limit` bytes and return its size."""
         extracted = 0
         try:
             with _Layer.open(layer) as archive:
@@ -100,8 +100,9 @@ class ImageRemote(Remote):
                         )
                     self._extract_member(archive, member, folder)
         except (tarfile.TarError, EOFError, zlib.error, *UNEXPECTED) as error:
-            problem = f"a layer is not a tar or tar.gz archive ({detail(error)})"
-            raise self._unsuitable(problem) from error
+            raise self._unsuitable(
+                f"a layer is not a tar or tar.gz archive ({detail(error)})"
+            ) from error
         return extracted
 
     def _extract_member(
@@ -125,9 +126,10 @@ class ImageRemote(Remote):
             shutil.copyfileobj(content, file, 2**20)
 
     def _remove(self, marker: Path) -> None:
-        """Remove what a whiteout file of a layer names: a file, a folder, or all next to it."""
-        removed = [each for each in marker.parent.glob("*") if not each.name.startswith(".")]
-        if marker.name != _ALL_REMOVED:
+        """Remove the file or folder that a whiteout file of a layer names, or all next to it."""
+        if marker.name == _ALL_REMOVED:
+            removed = [each for each in marker.parent.glob("*") if not each.name.startswith(".")]
+        else:
             name = marker.name.removeprefix(_REMOVED)
             require_plain(name, self._source)
             removed = [own_path(marker.parent, name)]
@@ -179,7 +181,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return a header. Raises TarError if it announces too long attributes."""
+        """Return a header. Raises TarError if its size is not valid."""
         header = super().frombuf(buf, encoding, errors)
         if header.size > MAX_MEMBER_HEADER and header.type in _DESCRIPTIONS:
             raise tarfile.ReadError("the attributes of a file are too long")

@@ -1,12 +1,18 @@
 """Stage the sources of a request, one after the other."""
 
-import re
 import shutil
 import threading
 import time
 from pathlib import Path
 
-from raggrpo_api.fields.source import HttpsSource, HubSource, ImageSource, Source, parse_source
+from raggrpo_api.fields.source import (
+    COMMIT,
+    HttpsSource,
+    HubSource,
+    ImageSource,
+    Source,
+    parse_source,
+)
 from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.limits import MAX_FOLDER_ENTRIES
 from raggrpo_api.trainer.staging import (
@@ -35,8 +41,6 @@ from .progress import ProgressCounter
 from .remote import Remote, RemoteFile, Snapshot
 from .remotes import open_remote
 from .retries import with_retries
-
-_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def stage_all(request: StagingRequest, progress: ProgressCounter) -> StagingResult:
@@ -115,7 +119,7 @@ def _require_few(source: Source, count: int) -> None:
 def immutable_revision(source: Source) -> str:
     """Return the revision that a source pins itself, or "" if it may change."""
     match source:
-        case HubSource(revision=revision) if _COMMIT.fullmatch(revision):
+        case HubSource(revision=revision) if COMMIT.fullmatch(revision):
             return revision
         case HttpsSource(sha256=digest) if digest:
             return f"sha256:{digest}"

@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = (10.0, 30.0)
 """To connect, and between received bytes."""
 
 
-class LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
+class _LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
     """Connections with a timeout, and with limits of bodies that are not those of files."""
 
     def send(
@@ -55,7 +55,7 @@ class LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
 def limit_bodies(session: requests.Session) -> None:
     """Limit the responses that a session reads."""
     for scheme in ("http://", "https://"):
-        session.mount(scheme, LimitedAdapter())
+        session.mount(scheme, _LimitedAdapter())
 
 
 class _Session(requests.Session):  # type: ignore[misc]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.fields.text import one_line, printable
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkpoint = select_checkpoint(options.path, options.step)
         export_checkpoint(checkpoint, options.output, model=options.model)
     except TrainerError as error:
-        sys.stderr.write(f"{printable(str(error))}\n")
+        sys.stderr.write(f"{error}\n")
         return error.exit_code
     except (OSError, ValueError) as error:
         problem = one_line(str(error), MAX_PROBLEM)

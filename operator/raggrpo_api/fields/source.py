@@ -41,6 +41,8 @@ FORMS: Final[Mapping[Scheme, str]] = {
 """How to write the URL of each scheme."""
 MAIN: Final = "main"
 """Default revision of a repository on a hub."""
+COMMIT: Final = re.compile("[0-9a-f]{40}")
+"""Revision of a repository on a hub that cannot change."""
 LATEST: Final = "latest"
 """Default tag of an image."""
 MAX_NAME: Final = 255

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -182,6 +182,15 @@ class HubHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def answer_endlessly(self, status: int) -> None:
+        """Send a body of 4 GiB, or until the client closes the connection."""
+        self.send_response(status)
+        self.end_headers()
+        self.close_connection = True
+        with suppress(OSError):
+            for _ in range(4096):
+                self.wfile.write(b"x" * 2**20)
 
     def _dispatch(self) -> None:
         self.drop_after = None

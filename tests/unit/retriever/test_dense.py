@@ -410,7 +410,7 @@ def test_other_index_is_not_read(tmp_path: Path, name: str) -> None:
     make, exact = OTHER_INDEXES[name]
     faiss.write_index(make(tmp_path), str(tmp_path / FILE))
     (tmp_path / "elsewhere").unlink(missing_ok=True)
-    with pytest.raises(RuntimeError, match="is no index of this corpus"):
+    with pytest.raises(RuntimeError, match="is not an index of this corpus"):
         VectorIndex.read(tmp_path, 3, 4, exact=exact)
 
 
@@ -420,7 +420,7 @@ def test_index_of_many_vectors_is_not_allocated(tmp_path: Path, *, exact: bool) 
     content = bytearray((tmp_path / FILE).read_bytes())
     content[8:16] = (2**40).to_bytes(8, "little")
     (tmp_path / FILE).write_bytes(content)
-    with pytest.raises(RuntimeError, match="is no index of this corpus"):
+    with pytest.raises(RuntimeError, match="is not an index of this corpus"):
         VectorIndex.read(tmp_path, 3, 4, exact=exact)
 
 
@@ -436,5 +436,5 @@ def test_damaged_index_is_reported_with_remedy(tmp_path: Path, model: Path) -> N
     load_index(retriever)
     [file] = (tmp_path / "indexes").glob(f"*/{FILE}")
     faiss.write_index(flat(16, 2, faiss.METRIC_L2), str(file))  # of equal size
-    with pytest.raises(CorpusError, match=r"is no index of this corpus.*delete the folder"):
+    with pytest.raises(CorpusError, match=r"is not an index of this corpus.*delete the folder"):
         load_index(retriever)

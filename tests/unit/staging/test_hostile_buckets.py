@@ -18,15 +18,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     def answer(handler: HubHandler) -> bool:
         if handler.command != "GET":
             handler.answer(404, {})
-            return True
-        handler.send_response(200)
-        handler.end_headers()
-        handler.close_connection = True
-        try:
-            for _ in range(1024):
-                handler.wfile.write(b"x" * 2**20)
-        except OSError:
-            return True
+        else:
+            handler.answer_endlessly(200)
         return True
 
     monkeypatch.setenv("NO_PROXY", "*")

@@ -56,18 +56,8 @@ def failure(source: HubSource = HubSource("org/name")) -> StagingFailed:
     return raised.value
 
 
-def endless(status: int = 200, chunk: bytes = b"x" * 2**20) -> Answer:
-    def answer(handler: HubHandler) -> None:
-        handler.send_response(status)
-        handler.end_headers()
-        handler.close_connection = True
-        try:
-            for _ in range(4096):
-                handler.wfile.write(chunk)
-        except OSError:
-            return
-
-    return answer
+def endless(status: int = 200) -> Answer:
+    return lambda handler: handler.answer_endlessly(status)
 
 
 @pytest.mark.parametrize(

@@ -191,17 +191,7 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HubServer, list
 
 
 def endless(status: int) -> Callable[[HubHandler], None]:
-    def answer(handler: HubHandler) -> None:
-        handler.send_response(status)
-        handler.end_headers()
-        handler.close_connection = True
-        try:
-            for _ in range(4096):
-                handler.wfile.write(b"x" * 2**20)
-        except OSError:
-            return
-
-    return answer
+    return lambda handler: handler.answer_endlessly(status)
 
 
 def compressed(handler: HubHandler) -> None:

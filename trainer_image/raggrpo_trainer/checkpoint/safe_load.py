@@ -105,8 +105,9 @@ def _copy(stored: Tensor, item: ReadItem, planner: LoadPlanner) -> None:
     if part.size() != target.size():
         raise ValueError(f"{item.storage_index.fqn} has another size than its metadata")
     if part.dtype is not target.dtype:
-        problem = f"has type {part.dtype} instead of {target.dtype}"
-        raise ValueError(f"{item.storage_index.fqn} {problem}")
+        raise ValueError(
+            f"{item.storage_index.fqn} has type {part.dtype} instead of {target.dtype}"
+        )
     target.copy_(part)
     planner.commit_tensor(item, target)
 
@@ -123,7 +124,7 @@ class _SafePlanner(DefaultLoadPlanner):
 
 
 def _require_items(name: str, items: Sequence[object], kinds: set[type]) -> None:
-    """Raise ValueError if an item is of another kind or not finite; any kinds may replace none."""
+    """Raise ValueError if an item is not finite, or not of `kinds`; empty `kinds` allow all."""
     if others := [_kind(each).__name__ for each in items if kinds and _kind(each) not in kinds]:
         raise ValueError(f"{name} contains {others[0]} in the checkpoint")
     if not all(math.isfinite(each) for each in items if isinstance(each, float)):

@@ -56,12 +56,14 @@ def _fill(chunks: Sequence[ChunkStorageMetadata], size: Sequence[int]) -> bool:
     """Return whether the chunks are consecutive slices of a tensor along one of its dimensions."""
     filled = [each for each in chunks if math.prod(each.sizes)]
     split = [n for n in range(len(size)) if any(each.sizes[n] != size[n] for each in filled)]
-    if not split or len(split) > 1:
-        return not split and len(filled) == (math.prod(size) > 0)
-    [n] = split
-    starts = sorted(each.offsets[n] for each in filled)
-    ends = sorted(each.offsets[n] + each.sizes[n] for each in filled)
-    return [0, *ends] == [*starts, size[n]]
+    match split:
+        case []:
+            return len(filled) == int(math.prod(size) > 0)
+        case [n]:
+            starts = sorted(each.offsets[n] for each in filled)
+            ends = sorted(each.offsets[n] + each.sizes[n] for each in filled)
+            return [0, *ends] == [*starts, size[n]]
+    return False
 
 
 def _is_value(entry: Any) -> bool:

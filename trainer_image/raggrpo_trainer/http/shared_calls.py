@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from .background_tasks import BackgroundTasks
 
 MAX_BYTES = 256 << 20
-"""Memory of the results of a cache."""
+"""Maximum memory of the results in a cache."""
 Key = TypeVar("Key", bound=Hashable)
 T = TypeVar("T")
 

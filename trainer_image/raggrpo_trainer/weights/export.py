@@ -74,8 +74,11 @@ def folder_dtype(source: Path) -> torch.dtype:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     dtype: torch.dtype = config.dtype or torch.float32
     if dtype not in _DTYPES:
-        problem = f"dtype is {dtype}, which cannot hold trained weights; use float32 or bfloat16"
-        raise TrainerError(ExitCode.PREFLIGHT_FAILED, f"{source}/config.json: {problem}")
+        raise TrainerError(
+            ExitCode.PREFLIGHT_FAILED,
+            f"{source}/config.json: dtype is {dtype}, which cannot hold trained weights; use "
+            "float32 or bfloat16",
+        )
     return dtype
 
 
@@ -107,7 +110,7 @@ def write_folder(
 
 
 def _settings(source: Path) -> list[Path]:
-    """Return the files of a model besides its weights, with those that have its code."""
+    """Return the files of a model except its weights, including its code."""
     with reported(source):
         loaded = [each for each in loaded_files(source) if not is_weight_file(each)]
     own = [each for each in loaded if each.parent == source]

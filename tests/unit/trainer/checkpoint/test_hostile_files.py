@@ -5,7 +5,6 @@ import os
 import pickle
 import shutil
 import signal
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from raggrpo_trainer.checkpoint.selection import select_checkpoint
 from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import is_whole, make_claim, make_meta, make_store, shards
+from support.hostile.memory import peak_memory
 
 Attack = Callable[[Path, Path], object]
 """Changes a checkpoint folder; the second folder is outside and must not change."""
@@ -344,11 +344,10 @@ def test_reason_of_rejection_is_read_within_limits(tmp_path: Path) -> None:
 def test_small_file_is_read_with_little_memory_at_high_limit(tmp_path: Path) -> None:
     file = tmp_path / "small"
     file.write_bytes(b"x" * 3_000_000)
-    tracemalloc.start()
-    try:
+
+    def read() -> None:
         assert len(read_limited(file, 1 << 28)) == 3_000_000
-        assert tracemalloc.get_traced_memory()[1] < 8_000_000
-    finally:
-        tracemalloc.stop()
+
+    assert peak_memory(read) < 8_000_000
     with pytest.raises(UnsuitableFile, match="more than 2,999,999 bytes"):
         read_limited(file, 2_999_999)

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import tracemalloc
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from raggrpo_trainer.data.columns import MISSING, value_at
 from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
 from raggrpo_trainer.data.rows import read_rows
 from support.hostile.limited_process import Make, outcomes
+from support.hostile.memory import peak_memory
 from support.hostile.special_files import SECRET, SPECIAL_FILES
 
 
@@ -209,26 +209,18 @@ VALUES: dict[str, object] = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_value_in_wrong_format_needs_little_memory(name: str) -> None:
-    tracemalloc.start()
-    try:
+    def read() -> None:
         with pytest.raises(InvalidValue) if name != "role and many lists" else nullcontext():
             read_conversation(VALUES[name])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
-    assert peak < 2_000_000
+    assert peak_memory(read) < 2_000_000
 
 
 def test_column_of_many_json_values_needs_little_memory() -> None:
-    tracemalloc.start()
-    try:
+    def read() -> None:
         assert value_at({"a": '{"b":0,"x":[' + MANY_LISTS}, "a.b") is MISSING
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
-    assert peak < 20_000_000  # the text itself has 9 MB
+    assert peak_memory(read) < 20_000_000  # the text itself has 9 MB
 
 
 def test_duplicate_key_is_cut_in_message() -> None:

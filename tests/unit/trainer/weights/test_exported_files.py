@@ -1,4 +1,4 @@
-"""Which files of a model folder, which others may write to, an export copies."""
+"""Files that an export copies from a model folder, which others may write to."""
 
 import os
 from collections.abc import Callable
