@@ -150,7 +150,9 @@ def layer() -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content", [sparse(), layer()[:100], gzip.compress(b"x" * 2000), b"\xfd7zXZ\0" * 99, b""]
+    "content",
+    [sparse(), layer()[:100], gzip.compress(b"x" * 2000), b"\xfd7zXZ\0" * 99, b""],
+    ids=["sparse", "cut", "no tar", "damaged xz", "empty"],  # gzip data has a time stamp
 )
 def test_damaged_layer_is_reported(tmp_path: Path, content: bytes) -> None:
     archives, folder = tmp_path / "archives", tmp_path / "model"
