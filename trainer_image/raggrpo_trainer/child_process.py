@@ -7,6 +7,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import suppress
+from signal import strsignal
 from typing import Any, Final
 
 MAX_LINE_BYTES: Final = 64 << 10
@@ -18,8 +19,17 @@ class ProcessExited(Exception):
     """A process exited without another line."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"it exited with code {code}")
         self.code = code
+        self.how = f"exited with code {code}"
+        """What happened to the process, such as `was killed by signal 9 (Killed)`."""
+        if self.is_killed:
+            self.how = f"was killed by signal {-code} ({strsignal(-code)})"
+        super().__init__(f"it {self.how}")
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether a signal ended the process, for example because memory was short."""
+        return self.code < 0
 
 
 async def start_module(

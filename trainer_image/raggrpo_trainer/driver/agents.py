@@ -99,9 +99,14 @@ async def agent_collector(
     runner = _runner(config, agent, base_url, outages)
     try:
         log = TrajectoryLog(folder)
-        clock = outages.working_time
         yield AgentCollector(
-            config, gateway, runner, rewards, log, clock, lambda: clock() - pool.replacing_seconds
+            config,
+            gateway,
+            runner,
+            rewards,
+            log,
+            outages.working_time,
+            pool.replacing,
         )
     finally:
         await runner.close()

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from .engine_failure import MAX_REASON_CHARS, EngineDead, memory_message
 from .engine_options import EngineOptions, engine_environment
 from .engine_receiver import EngineReceiver
 from .generation import Generation, GenerationRequest
+from .replacing import Replacing
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,9 @@ class EnginePool:
         self._memory_kills: list[int] = []
         """Number of OOM kills in each engine's pod at the time the engine was adopted."""
         self._weights: WeightTransfer | None = None
-        self._replacing = asyncio.Lock()
+        self.replacing = Replacing()
         self.replacements: list[str] = []
         """One message per in-place replacement."""
-        self._replacing_since: float | None = None
-        self._replaced_seconds = 0.0
         self.on_replaced: Callable[[], Awaitable[None]] | None = None
         """Called after `processes` has changed."""
 
@@ -86,22 +85,16 @@ class EnginePool:
         self._memory_kills = [info.oom_kills for _, info, _ in results]
         return [reused for _, _, reused in results]
 
-    @property
-    def replacing_seconds(self) -> float:
-        """Total seconds during which an engine was being replaced."""
-        since = self._replacing_since
-        return self._replaced_seconds + (0.0 if since is None else time.monotonic() - since)
-
     def submit(self, requests: Sequence[GenerationRequest]) -> list["asyncio.Future[Generation]"]:
-        """Queue requests; equal prompts go to the same engine, where they share a cached prefix."""
+        """Queue requests; those with equal prompts or affinity go to the same engine."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Generation]] = [loop.create_future() for _ in requests]
         requests_of: dict[int, list[int]] = {}
         engine_of: dict[tuple[int, ...], int] = {}
         first = next(self._single_requests) if len(requests) == 1 else 0
         for i, request in enumerate(requests):
-            number = (first + len(engine_of)) % len(self.engines)
-            engine = engine_of.setdefault(request.prompt_ids, number)
+            number = first + len(engine_of) if request.affinity is None else request.affinity
+            engine = engine_of.setdefault(request.prompt_ids, number % len(self.engines))
             requests_of.setdefault(engine, []).append(i)
         for engine, indices in requests_of.items():
             work = [(requests[i], futures[i]) for i in indices]
@@ -273,7 +266,7 @@ class EnginePool:
         engine or if the new engine was lost while loading; the next call replaces the new engine.
         """
         name = f"engine-{index}"
-        async with self._replacing, self._measured_replacement():
+        async with self.replacing.one_at_a_time():
             if self.engines[index] is not lost:
                 return False  # another call has replaced the engine
             if isinstance(error, EngineDead) and (shortage := out_of_memory(error)) is not None:
@@ -310,14 +303,6 @@ class EnginePool:
                 f"RolloutEngineLost: {name} replaced in place in {seconds:.0f} s"
             )
             return is_loaded
-
-    @asynccontextmanager
-    async def _measured_replacement(self) -> AsyncIterator[None]:
-        self._replacing_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._replaced_seconds, self._replacing_since = self.replacing_seconds, None
 
     async def _is_oom_killed(self, index: int, error: Exception) -> bool:
         """Return whether the lost engine's process was OOM-killed."""

@@ -17,6 +17,8 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     """Strings that end the completion and remain in its text; used for search turns."""
     ignore_eos: bool = False
+    affinity: int | None = None
+    """Requests with equal numbers go to the same engine, whose cache has their common prefix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class Session:
 
     async def close(self) -> None:
         """Cancel the calls in flight."""
+        self.trajectory.is_abandoned = any(call.is_abandoned for call in self._calls)
         tasks = [call.reply for call in self._calls]
         for task in tasks:
             task.cancel()

@@ -73,13 +73,19 @@ class Gateway:
         return await self._server.start(host, port)
 
     def open(
-        self, key: str, seed_key: tuple[int, ...], temperature: float, top_p: float
+        self,
+        key: str,
+        seed_key: tuple[int, ...],
+        temperature: float,
+        top_p: float,
+        affinity: int | None = None,
     ) -> Trajectory:
         """Accept calls with a key and record them until `close`.
 
-        `seed_key` has the run's seed, step, prompt and sample.
+        `seed_key` has the run's seed, step, prompt and sample. Trajectories with equal `affinity`
+        use the same engine.
         """
-        trajectory = Trajectory(key, seed_key, temperature, top_p)
+        trajectory = Trajectory(key, seed_key, temperature, top_p, affinity=affinity)
         self._sessions[key] = Session(trajectory)
         return trajectory
 
@@ -191,6 +197,7 @@ class Gateway:
             seed=trajectory.seed(prompt.ids),
             stop_token_ids=self._options.stop_token_ids,
             stop=tuple(request.stop),
+            affinity=trajectory.affinity,
         )
 
     async def _parse(

@@ -118,8 +118,12 @@ class Trajectory:
     turns: list[Turn] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     """Number of occurrences of each event that the log reports, such as an ignored parameter."""
+    affinity: int | None = None
+    """Trajectories with equal numbers use the same engine."""
     num_calls: int = 0
     """Number of requested completions, finished or not."""
+    is_abandoned: bool = False
+    """Whether a client disconnected before a completion, and did not request it again."""
     _failures: dict[TrajectoryCause, str] = field(default_factory=dict)
     _num_equal: Counter[tuple[int, ...]] = field(default_factory=Counter)
 

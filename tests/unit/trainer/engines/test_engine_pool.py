@@ -226,7 +226,7 @@ async def test_engine_lost_during_step_is_replaced_with_current_weights(
 
     assert await versions(pool) == [3, 3]
     assert pool.replacements == ["RolloutEngineLost: engine-0 replaced in place in 0 s"]
-    assert pool.replacing_seconds > 0.0
+    assert pool.replacing.seconds > 0.0
 
 
 async def test_requests_submitted_alone_take_turns_on_engines(
@@ -239,6 +239,24 @@ async def test_requests_submitted_alone_take_turns_on_engines(
     served = [await pool.submit([REQUESTS[0]])[0] for _ in range(4)]
 
     assert [each.policy_version for each in served] == [1, 2, 1, 2]
+
+
+async def test_requests_with_equal_affinity_go_to_same_engine_or_its_replacement(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await make_pool(tmp_path)
+    await pool.load_weights(weights(3))
+    pool.engines.append(FakeEngine(fake.may_load, dies_loading=False))
+    pool.engines[1].version = 4
+
+    async def served(*affinities: int) -> list[int]:
+        requests = [replace(REQUESTS[0], prompt_ids=(n,), affinity=n) for n in affinities]
+        return [(await pool.submit([each])[0]).policy_version for each in requests]
+
+    assert await served(0, 0, 1, 1, 2, 3, 1) == [3, 3, 4, 4, 3, 4, 4]
+    fake.started[0].die()
+    assert await served(1, 0, 2, 1, 0) == [4, 3, 3, 4, 3]
+    assert len(pool.replacements) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt
+from raggrpo_trainer.engines.replacing import Replacing
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.gateway.gateway import Gateway
@@ -40,14 +41,17 @@ from .working_time import within
 
 log = logging.getLogger(__name__)
 
+MAX_REPEATS = 3
+"""Number of times that an interrupted run is repeated; its application may be the cause."""
 REWARD_TERM = "agent"
 """Name of the reward that the application returns."""
 
 
 class _Run(NamedTuple):
     trajectory: Trajectory
-    result: AgentResult | None
-    """None if the run failed."""
+    result: AgentResult | CallFailed
+    interruption: str
+    """Why the result does not count, although neither policy nor application is at fault."""
 
 
 class AgentCollector:
@@ -61,18 +65,18 @@ class AgentCollector:
         rewards: Rewards,
         trajectories: TrajectoryLog,
         clock: Callable[[], float] = time.monotonic,
-        run_clock: Callable[[], float] = time.monotonic,
+        replacing: Replacing | None = None,
     ) -> None:
-        """`clock` measures the stages of a step, `run_clock` the timeouts of runs, in seconds.
+        """`clock` measures seconds and may pause during outages.
 
-        Both may pause during outages.
+        The time of `replacing`, in which calls wait for an engine, does not count toward timeouts.
         """
         agent = config.rollout.agent
         assert agent is not None
         self._config, self._agent = config, agent
         self._gateway, self._runner = gateway, runner
         self._rewards, self._log = rewards, trajectories
-        self._clock, self._run_clock = clock, run_clock
+        self._clock, self._replacing = clock, replacing or Replacing()
         self._terms = [REWARD_TERM] if agent.reward else term_names(config.reward.functions)
 
     async def prepare(
@@ -133,9 +137,25 @@ class AgentCollector:
         check_calls(rollouts.ledger, limit)
 
     async def _run(self, batch: Batch, sample: Sample) -> _Run:
-        """Run the application and record its rows."""
-        error: CallFailed | None = None
-        result: AgentResult | None = None
+        """Run the application, again after an interruption, and record its rows."""
+        run = await self._run_once(batch, sample)
+        for _ in range(MAX_REPEATS):
+            if not run.interruption:
+                break
+            log.warning("sample %s: the run is repeated: %s", sample.name, run.interruption)
+            run = await self._run_once(batch, sample)
+        _record_rows(sample, run.trajectory)
+        error = run.result if isinstance(run.result, CallFailed) else None
+        if failure := run_failure(run.trajectory, error):
+            self._record_failure(batch, sample, failure)
+            return run._replace(result=failure)
+        batch.ledger.record_success(SOURCE)
+        return run
+
+    async def _run_once(self, batch: Batch, sample: Sample) -> _Run:
+        await self._replacing.wait()
+        replacing_seconds = self._replacing.seconds
+        result: AgentResult | CallFailed
         try:
             async with self._runner.slot() as slot:
                 trajectory = self._open(batch, sample, slot)
@@ -145,28 +165,31 @@ class AgentCollector:
                     await self._gateway.close(slot.key)
             result = parse_result(value, self._agent)
         except AgentUnavailable:
-            return await self._run(batch, sample)
+            return await self._run_once(batch, sample)
         except CallFailed as failed:
-            error = failed
-        _record_rows(sample, trajectory)
-        if failure := run_failure(trajectory, error):
-            self._record_failure(batch, sample, failure)
-            return _Run(trajectory, None)
-        batch.ledger.record_success(SOURCE)
-        return _Run(trajectory, result)
+            result = failed
+        was_replaced = self._replacing.seconds > replacing_seconds
+        interruption = _interruption(trajectory, result, was_replaced=was_replaced)
+        return _Run(trajectory, result, interruption)
 
     def _open(self, batch: Batch, sample: Sample, slot: AgentSlot) -> Trajectory:
         seed_key = (self._config.training.seed, batch.step, sample.prompt.index, sample.index)
         sampling = batch.sampling
-        return self._gateway.open(slot.key, seed_key, sampling.temperature, sampling.top_p)
+        return self._gateway.open(
+            slot.key, seed_key, sampling.temperature, sampling.top_p, affinity=sample.group
+        )
 
     async def _value(self, request: Any, slot: AgentSlot) -> Any:
         seconds = self._agent.timeout_seconds
         try:
-            return await within(seconds, self._run_clock, slot.run(request))
+            return await within(seconds, self._run_seconds, slot.run(request))
         except TimeoutError as error:
             detail = f"no result within {seconds:g} s (rollout.agent.timeoutSeconds)"
             raise CallFailed(FailureCause.TIMEOUT, detail) from error
+
+    def _run_seconds(self) -> float:
+        """Return the time that counts toward timeouts of runs."""
+        return self._clock() - self._replacing.seconds
 
     def _request(self, step: int, sample: Sample, slot: AgentSlot) -> Any:
         prompt = sample.prompt
@@ -196,7 +219,7 @@ class AgentCollector:
 
     async def _score(self, batch: Batch, sample: Sample, run: "asyncio.Future[_Run]") -> None:
         result = (await run).result
-        if result is None:
+        if isinstance(result, CallFailed):
             return
         sample.text, sample.passages = result.answer, result.passages
         debug = self._config.monitoring.debug
@@ -229,6 +252,17 @@ def _record_rows(sample: Sample, trajectory: Trajectory) -> None:
     sample.logprobs = [*first.logprobs]
     sample.forks = [(row.prompt_ids, _completion(row, sample)) for row in others]
     sample.is_truncated = not trajectory.turns[-1].end
+
+
+def _interruption(
+    trajectory: Trajectory, result: AgentResult | CallFailed, *, was_replaced: bool
+) -> str:
+    """Return why a run does not count, or "". `was_replaced` is whether an engine was meanwhile."""
+    if isinstance(result, CallFailed) and result.transient:
+        return str(result)
+    if trajectory.is_abandoned and was_replaced:
+        return "a client disconnected while an engine was replaced"
+    return ""
 
 
 def _completion(row: Row, sample: Sample) -> Completion:

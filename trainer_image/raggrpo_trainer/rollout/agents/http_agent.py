@@ -70,11 +70,12 @@ class HttpAgent:
         try:
             return await service.post(Request(request), lambda response: response)
         except CallFailed as failure:
-            if _is_down(failure) and await self._gate.wait_if_down(str(failure)):
+            is_down = _is_down(failure)
+            if is_down and await self._gate.wait_if_down(str(failure)):
                 raise AgentUnavailable from failure
-            if failure.cause is FailureCause.HTTP_STATUS:
-                raise CallFailed(FailureCause.RAISED, failure.detail) from failure
-            raise
+            has_status = failure.cause is FailureCause.HTTP_STATUS
+            cause = FailureCause.RAISED if has_status else failure.cause
+            raise CallFailed(cause, failure.detail, transient=is_down) from failure
 
     async def _probe(self) -> bool:
         try:

@@ -107,7 +107,7 @@ class _ProcessSlot:
             detail = f"the result is larger than {MAX_RESULT_BYTES >> 20} MiB"
             raise CallFailed(FailureCause.WRONG_TYPE, detail) from error
         except ProcessExited as error:
-            raise CallFailed(FailureCause.EXITED, f"exited with code {error.code}") from error
+            raise CallFailed(FailureCause.EXITED, error.how, transient=error.is_killed) from error
         return outcome
 
     async def close(self) -> None:

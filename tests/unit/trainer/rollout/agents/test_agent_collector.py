@@ -1,5 +1,6 @@
 """The collector of agents, with a real gateway, real processes and a scripted engine."""
 
+import asyncio
 import json
 import shutil
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
+from raggrpo_trainer.engines.replacing import Replacing
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.rewards.rewards import Rewards
@@ -31,14 +33,22 @@ from support.builders.trainer.gateway_models import (
 from support.builders.trainer.reports import make_config
 
 APPLICATION = """
-import json, os, time, urllib.request
+import json, os, pathlib, signal, time, urllib.request
 
-def ask(*messages, **more):
+def claimed():
+    # True for the first caller only
+    try:
+        pathlib.Path(__file__).with_name("once").unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+def ask(*messages, seconds=60, **more):
     body = {"model": "any", "messages": list(messages), **more}
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    return json.load(urllib.request.urlopen(request, timeout=seconds))["choices"][0]["message"]
 
 def user(text):
     return {"role": "user", "content": text}
@@ -49,6 +59,12 @@ def answer(question):
         raise ValueError("no luck")
     if question == "exit":
         os._exit(3)
+    if question == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if question == "killed once" and claimed():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if question == "impatient":
+        ask(user("slow"), seconds=0.3)
     if question == "hang":
         time.sleep(60)
     if question == "nothing":
@@ -87,7 +103,11 @@ def right_or_wrong(request: GenerationRequest) -> Generation:
 
 @asynccontextmanager
 async def make_collector(
-    folder: Path, engine: ScriptedEngine, changes: dict[str, Any], **agent: Any
+    folder: Path,
+    engine: ScriptedEngine,
+    changes: dict[str, Any],
+    replacing: Replacing | None = None,
+    **agent: Any,
 ) -> AsyncIterator[AgentCollector]:
     (folder / "app.py").write_text(APPLICATION)
     defaults = {"python": "app:answer", "request": "{question}", "passages": "passages"}
@@ -99,7 +119,7 @@ async def make_collector(
     runner = PythonAgent(target, await gateway.start("127.0.0.1"), processes, str(folder))
     async with Rewards(config.reward, config.retrieval) as rewards:
         log = TrajectoryLog(folder / "attempt")
-        yield AgentCollector(config, gateway, runner, rewards, log)
+        yield AgentCollector(config, gateway, runner, rewards, log, replacing=replacing)
     await runner.close()
     await gateway.stop()
 
@@ -157,6 +177,14 @@ async def test_continued_conversation_is_one_row(tmp_path: Path) -> None:
         assert 0 < completion.num_sampled < len(completion.token_ids)
 
 
+async def test_calls_of_one_prompt_have_the_affinity_of_its_position(tmp_path: Path) -> None:
+    _, _, engine = await collect(tmp_path, ["continue", "fork"], n=2)
+
+    affinities = {(r.affinity, "fork" in text_of(r)) for r in engine.requests}
+    assert affinities == {(0, False), (1, True), (1, False)}
+    assert Counter(r.affinity for r in engine.requests) == {0: 4, 1: 4}
+
+
 async def test_tokens_do_not_depend_on_order_of_arrival(tmp_path: Path) -> None:
     _, first, _ = await collect(tmp_path, ["q0", "q1", "fork"], processes=1)
     _, second, _ = await collect(tmp_path, ["q0", "q1", "fork"], processes=4)
@@ -173,6 +201,7 @@ async def test_validation_samples_greedily(tmp_path: Path) -> None:
 FAILURES = {
     "raise": "agent: Raised: ValueError: no luck",
     "exit": "agent: Exited: exited with code 3",
+    "killed": "agent: Exited: was killed by signal 9 (Killed)",
     "hang": "agent: Timeout: no result within 2 s",
     "nothing": "agent: MissingField: answer is missing in the result, dict with text",
     "turns": "agent: MaxTurns: the trajectory has 8 calls",
@@ -198,6 +227,57 @@ async def test_failure_costs_one_sample_under_its_cause(
     trained = [each.prompt_ids for each in collector.groups(rollouts) if not each.continues]
     assert len(trained) == (2 if on_error == "ZeroReward" else 1)
     collector.check_failures(rollouts)
+
+
+def outcomes(rollouts: Rollouts) -> list[Any]:
+    return [(each.failure, each.text, each.reward, each.rows()) for each in rollouts.samples]
+
+
+async def test_run_of_killed_process_is_repeated_with_its_seeds(tmp_path: Path) -> None:
+    _, undisturbed, _ = await collect(tmp_path, ["killed once", "q1"])
+    (tmp_path / "once").touch()
+    collector, rollouts, _ = await collect(tmp_path, ["killed once", "q1"])
+
+    assert not (tmp_path / "once").exists()
+    assert outcomes(rollouts) == outcomes(undisturbed)
+    collector.check_failures(rollouts)
+
+
+async def test_process_killed_between_samples_costs_no_sample(tmp_path: Path) -> None:
+    engine = ScriptedEngine(right_or_wrong)
+    async with make_collector(tmp_path, engine, {}, processes=2) as collector:
+        batch = await collector.prepare(1, make_prompts("q0", "q1"), Sampling(2, 1.0, 1.0))
+        undisturbed = await collector.collect(batch)
+        for slot in collector._runner._idle:
+            slot.process.kill()
+        batch = await collector.prepare(1, make_prompts("q0", "q1"), Sampling(2, 1.0, 1.0))
+        assert outcomes(await collector.collect(batch)) == outcomes(undisturbed)
+
+
+async def test_run_is_repeated_when_its_client_disconnected_during_replacement(tmp_path: Path) -> None:
+    _, undisturbed, _ = await collect(tmp_path, ["impatient"], 2)
+    engine, replacing = ScriptedEngine(right_or_wrong), Replacing()
+    async with make_collector(tmp_path, engine, {}, replacing, timeoutSeconds=1) as collector:
+        batch = await collector.prepare(1, make_prompts("impatient"), Sampling(2, 1.0, 1.0))
+        collected = asyncio.create_task(collector.collect(batch))
+        await engine.arrived.acquire()
+        engine.held = asyncio.Event()
+        async with replacing.one_at_a_time():
+            await asyncio.sleep(2)
+        engine.held.set()
+        assert outcomes(await collected) == outcomes(undisturbed)
+
+
+async def test_client_that_disconnects_without_replacement_fails_its_run(tmp_path: Path) -> None:
+    engine = ScriptedEngine(right_or_wrong, held=asyncio.Event())
+    async with make_collector(tmp_path, engine, {}) as collector:
+        batch = await collector.prepare(1, make_prompts("impatient"), Sampling(1, 1.0, 1.0))
+        collected = asyncio.create_task(collector.collect(batch))
+        await engine.arrived.acquire()
+        engine.held.set()
+        engine.held = asyncio.Event()
+        [sample] = (await collected).samples
+    assert sample.failure.startswith("agent: Raised: TimeoutError")
 
 
 async def test_agent_without_model_call_fails(tmp_path: Path) -> None:

@@ -47,7 +47,27 @@ async def test_error_of_application_is_raised_not_an_outage() -> None:
         with pytest.raises(CallFailed, match="500") as error:
             await run_once(server.url, {})
 
-    assert error.value.cause is FailureCause.RAISED
+    assert (error.value.cause, error.value.transient) == (FailureCause.RAISED, False)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_failure_of_one_of_several_replicas_may_be_transient(is_lost: bool) -> None:
+    async def answer(received: Received) -> Response:
+        if received.method == "GET":
+            return JSONResponse({}, 405)
+        return broken_response() if is_lost else JSONResponse({}, 503)
+
+    async with serving(answer) as server:
+        with pytest.raises(CallFailed) as error:
+            await run_once(server.url, {})
+
+    expected = FailureCause.CONNECTION_LOST if is_lost else FailureCause.RAISED
+    assert (error.value.cause, error.value.transient) == (expected, True)
+
+
+def broken_response() -> Response:
+    """Return a response that ends before its announced length."""
+    return Response(b"{", headers={"content-length": "9"})
 
 
 async def test_run_is_repeated_after_an_outage() -> None:
