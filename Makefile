@@ -7,6 +7,7 @@ BIN := .venv/bin
 SETUP := .venv/.installed-$(shell cat pyproject.toml requirements/uv.txt requirements/dev.txt | sha256sum | cut -c1-16)
 CHECKOV := .cache/checkov/.installed-$(shell sha256sum < requirements/checkov.txt | cut -c1-16)
 SBOM := .cache/sbom/.installed-$(shell sha256sum < requirements/sbom.txt | cut -c1-16)
+AGENTS := .cache/agents/.installed-$(shell sha256sum < requirements/agents.txt | cut -c1-16)
 BUNDLE := .gpu/.built-$(shell cat requirements/gpu-bundle.txt tests/gpu/bundle/*.py trainer_image/raggrpo_quickstart/*.py | sha256sum | cut -c1-16)
 MACHINE := .cache/gpu-machine/.installed-$(shell sha256sum < requirements/gpu-machine.txt | cut -c1-16)
 DIR ?= raggrpo-jobs/quickstart
@@ -37,7 +38,7 @@ quickstart: setup ## train a small retrieval job on this machine
 demo: setup ## create a kind cluster, install the operator and run a small CPU job
 	PYTHONPATH=tests $(BIN)/python tests/tools/kind/demo.py
 
-test: setup ## run all tests that need neither a GPU nor a cluster
+test: setup $(AGENTS) ## run all tests that need neither a GPU nor a cluster
 	# Two workers with one thread each, the longest files first.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/runs/test_job_lifecycle.py tests/local/runs/test_restart.py \
 	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15 \
@@ -53,7 +54,8 @@ checkov: setup $(CHECKOV) ## run static security checks on the rendered chart an
 
 $(CHECKOV): requirements/checkov.txt | $(SETUP)
 $(SBOM): requirements/sbom.txt | $(SETUP)
-$(CHECKOV) $(SBOM):
+$(AGENTS): requirements/agents.txt | $(SETUP)
+$(CHECKOV) $(SBOM) $(AGENTS):
 	rm -rf $(@D)
 	$(BIN)/uv venv --quiet --python $(BIN)/python $(@D)
 	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r $<
@@ -126,7 +128,7 @@ picture: setup ## draw the import graph into docs/internals/packages.md
 golden: setup ## rewrite the golden files; review the diff
 	$(BIN)/python -m pytest tests/unit/operator/text/test_plan.py tests/unit/operator/manifests/test_manifests.py -q --update-golden
 
-drill: setup ## kill every process at every stage; write docs/internals/drills.md (long)
+drill: setup $(AGENTS) ## kill every process at every stage; write docs/internals/drills.md (long)
 	PYTHONPATH=tests $(BIN)/python tests/local/drills/drill.py --table docs/internals/drills.md
 	$(BIN)/python -m pytest tests/local -m long
 
@@ -184,4 +186,4 @@ images: wheel ## build the Docker images; DEVICE=cpu for machines without GPUs
 	docker build $(IMAGE_ARGS) --build-arg DEVICE=$(DEVICE) -f trainer_image/Dockerfile -t raggrpo/trainer:$(VERSION) .
 
 clean: ## remove the environment and caches
-	rm -rf .venv .cache/checkov .cache/gpu-machine .cache/sbom .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .cache/agents .cache/checkov .cache/gpu-machine .cache/sbom .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -20,7 +20,7 @@ compile trainer-cpu.txt pyproject.toml --extra trainer-cpu --extra quickstart "$
 # CUDA wheels exist for Linux only, and vLLM pins different versions with CUDA than without.
 compile trainer-cuda.txt pyproject.toml --extra trainer-cuda --extra quickstart \
   --python-platform x86_64-manylinux_2_28
-for group in checkov sbom uv; do
+for group in agents checkov sbom uv; do
   compile "$group.txt" --group "$group" --universal
 done
 # The Python of a machine with a GPU. All packages of the bundle are named, so that it does not

@@ -67,9 +67,11 @@ VALUES: Mapping[str, Sequence[Any]] = {
         {}, {"type": "Python"}, {"python": "a:b"}, {"url": "http://a"}, {"type": "Http"},
         {"python": "a:b", "identify": "Slot"}, {"python": "a:b", "identify": "Trace"},
         {"python": "a:b", "url": "http://a"}, {"python": "", "url": ""},
+        {"python": "a:b", "interpreter": "/venv/bin/python"},
         *({"type": "Http", "url": "http://a/x", **more} for more in (
             {}, {"identify": "Slot"}, {"identify": "Trace"}, {"python": "a:b"},
             {"identify": "Request", "request": {"key": "{apiKey}"}},
+            {"interpreter": "/venv/bin/python"},
         )),
     ],
     "algorithm.groupSize": [1, 2, 3, 8],

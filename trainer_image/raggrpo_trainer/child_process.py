@@ -7,12 +7,24 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from signal import strsignal
 from typing import Any, Final
 
 MAX_LINE_BYTES: Final = 64 << 10
 """Default of asyncio."""
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
+_SOURCE: Final = str(Path(__file__).parents[1])
+_IMPORT_AND_RUN: Final = """
+import importlib, sys
+source, module = sys.argv[1:3]
+del sys.argv[1:3]
+sys.path.append(source)
+main = importlib.import_module(module).main
+sys.path.remove(source)
+main()
+"""
+"""Runs a module without leaving the packages next to it on the import path."""
 
 
 class ProcessExited(Exception):
@@ -36,18 +48,24 @@ async def start_module(
     module: str,
     *arguments: str,
     folder: str = "",
+    interpreter: str = "",
     variables: Mapping[str, str] = _NO_VARIABLES,
     stderr: int | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Process:
     """Start `python -m module` with the import path of this process, `folder` first.
 
-    `variables` are added to the environment; without `stderr`, errors go to that of this process.
+    With `interpreter`, the import path is that of the interpreter, and the module must import only
+    the standard library and modules of this package that do so. `variables` are added to the
+    environment; without `stderr`, errors go to that of this process. Raises OSError.
     """
+    command = [sys.executable, "-m", module]
     paths = os.pathsep.join(filter(None, [folder, *sys.path]))
+    if interpreter:
+        command, paths = [interpreter, "-c", _IMPORT_AND_RUN, _SOURCE, module], folder
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", module, *arguments),
+        *command,
+        *arguments,
         stdin=PIPE,
         stdout=PIPE,
         stderr=stderr,

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.addresses import HttpUrl
-from raggrpo_api.fields.base import ApiModel
+from raggrpo_api.fields.base import ApiModel, OptionalPath
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 
@@ -58,6 +58,9 @@ class AgentSpec(ApiModel):
     python: Annotated[PythonFunction, MODEL] = ""
     """Python: `package.module:function`, called with the request, returns the result; its code is
     that of reward.codeFrom or of the image."""
+    interpreter: Annotated[OptionalPath, OPERATIONAL] = ""
+    """Python: interpreter of the processes, such as that of a virtual environment, for applications
+    whose packages conflict with the trainer's; empty: the trainer's."""
     url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Http: URL to which requests are posted."""
     identify: Annotated[Identification, OPERATIONAL] = Identification.SLOT

@@ -119,7 +119,7 @@ def _runner(
     match agent.type:
         case AgentType.PYTHON:
             processes, code = num_processes(agent.processes), config.reward.code_from.path
-            return PythonAgent(agent.python, base_url, processes, code)
+            return PythonAgent(agent.python, base_url, processes, code, agent.interpreter)
         case AgentType.HTTP:
             by_trace = agent.identify is Identification.TRACE
             return HttpAgent(agent.url, base_url, outages, sends_trace=by_trace)

@@ -123,6 +123,8 @@ def _read_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:
                 yield f"retrieval.endpoints[{number}].managed.vectors", endpoint.managed.vectors
     if config.reward.code_from.path:
         yield "reward.codeFrom.path", config.reward.code_from.path
+    if config.rollout.agent is not None and config.rollout.agent.interpreter:
+        yield "rollout.agent.interpreter", config.rollout.agent.interpreter
 
 
 def _written_paths(config: TrainerConfig) -> Iterator[tuple[str, str]]:

@@ -110,6 +110,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     reward.template_context_is_named,
     agent.agent_has_no_retrieval_mode,
     agent.python_agent_has_function,
+    agent.only_python_agent_has_interpreter,
     agent.http_agent_has_url,
     agent.identification_fits_type,
     agent.http_agent_is_local,

@@ -47,6 +47,20 @@ def python_agent_has_function(agent: AgentSpec) -> bool:
 
 @spec_rule(
     "spec.rollout.agent",
+    field="interpreter",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="only type Python has an interpreter",
+    values=lambda agent: agent.type,
+    remedy="remove interpreter, or set type: Python",
+    cel=f"{_TYPE} == 'Python' || !{is_filled('interpreter')}",
+)
+def only_python_agent_has_interpreter(agent: AgentSpec) -> bool:
+    """Require an interpreter to be omitted for types other than Python."""
+    return agent.type is AgentType.PYTHON or not agent.interpreter
+
+
+@spec_rule(
+    "spec.rollout.agent",
     field="url",
     reason=Reason.AGENT_INCOMPLETE,
     message="type Http needs a URL, which other types do not have",

@@ -897,6 +897,9 @@ ROWS: tuple[Row, ...] = (
             with_agent(rejected), with_agent(accepted))
         for rejected, accepted in (({}, AGENT), (SERVICE | AGENT, SERVICE))
     ),
+    Row(agent.only_python_agent_has_interpreter, Reason.AGENT_INCOMPLETE,
+        "spec.rollout.agent.interpreter", with_agent(SERVICE | {"interpreter": "/venv/bin/python"}),
+        with_agent(AGENT | {"interpreter": "/venv/bin/python"})),
     *(
         Row(agent.http_agent_has_url, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.url",
             with_agent(rejected), with_agent(accepted))

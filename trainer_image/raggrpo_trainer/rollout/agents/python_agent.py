@@ -14,7 +14,7 @@ from raggrpo_trainer.child_process import ProcessExited, kill, receive, send, st
 from raggrpo_trainer.errors import TrainerError
 
 MAX_PROCESSES = 32
-IMPORT_SECONDS = 120.0
+IMPORT_SECONDS = 300.0
 MAX_RESULT_BYTES = 16 << 20
 _LOCAL_HOSTS = "127.0.0.1,localhost"
 
@@ -27,11 +27,21 @@ def num_processes(specified: int) -> int:
 class PythonAgent:
     """Runs `package.module:function` in processes that start when they are needed."""
 
-    def __init__(self, target: str, base_url: str, processes: int, code_folder: str = "") -> None:
-        """`code_folder` is added to the import path of the processes."""
+    def __init__(
+        self,
+        target: str,
+        base_url: str,
+        processes: int,
+        code_folder: str = "",
+        interpreter: str = "",
+    ) -> None:
+        """`code_folder` is added to the import path of the processes.
+
+        `interpreter` is the path of their Python, or empty for that of this process.
+        """
         self._target = target
         self._base_url = base_url
-        self._code_folder = code_folder
+        self._code_folder, self._interpreter = code_folder, interpreter
         self._slots = asyncio.Semaphore(processes)
         self._idle: list[_ProcessSlot] = []
 
@@ -55,13 +65,18 @@ class PythonAgent:
 
     async def _start(self) -> "_ProcessSlot":
         key = secrets.token_hex(16)
-        process = await start_module(
-            "raggrpo_trainer.rollout.agents.worker",
-            self._target,
-            folder=self._code_folder,
-            variables=self._variables(key),
-            max_line_bytes=MAX_RESULT_BYTES,
-        )
+        try:
+            process = await start_module(
+                "raggrpo_trainer.rollout.agents.worker",
+                self._target,
+                folder=self._code_folder,
+                interpreter=self._interpreter,
+                variables=self._variables(key),
+                max_line_bytes=MAX_RESULT_BYTES,
+            )
+        except OSError as error:
+            message = f"{self._interpreter} (rollout.agent.interpreter) does not start: {error}"
+            raise TrainerError(ExitCode.AGENT_ERROR, message) from error
         slot = _ProcessSlot(key, self._base_url, process)
         try:
             await _require_imported(slot, f"the process of agent {self._target}")

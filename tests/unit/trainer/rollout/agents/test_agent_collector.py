@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from venv import EnvBuilder
 
 import pytest
 
@@ -31,6 +32,7 @@ from support.builders.trainer.gateway_models import (
     ids_of,
 )
 from support.builders.trainer.reports import make_config
+from support.processes.interpreters import agents_interpreter
 
 APPLICATION = """
 import json, os, pathlib, signal, time, urllib.request
@@ -116,7 +118,10 @@ async def make_collector(
     options = GatewayOptions(4096, 64, 8, stop_token_ids=(tokenizer.eos_token_id,))
     gateway = Gateway(options, tokenizer, engine.submit)
     target, processes = agent.get("python", defaults["python"]), agent.get("processes", 4)
-    runner = PythonAgent(target, await gateway.start("127.0.0.1"), processes, str(folder))
+    runner = PythonAgent(
+        *(target, await gateway.start("127.0.0.1"), processes, str(folder)),
+        agent.get("interpreter", ""),
+    )
     async with Rewards(config.reward, config.retrieval) as rewards:
         log = TrajectoryLog(folder / "attempt")
         yield AgentCollector(config, gateway, runner, rewards, log, replacing=replacing)
@@ -314,10 +319,19 @@ async def test_agent_returns_reward_or_text_from_coroutine(tmp_path: Path) -> No
     assert {each.text for each in plain.samples} <= {"right", "wrong"}
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        "quickstart_agent",
+        pytest.param("quickstart_langchain", marks=pytest.mark.timeout(300)),
+        pytest.param("quickstart_llamaindex", marks=pytest.mark.timeout(300)),
+    ],
+)
 async def test_sample_application_answers_from_its_corpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    shutil.copy(SAMPLES[0].parent / "agents" / "quickstart_agent.py", tmp_path)
+    interpreter = "" if module == "quickstart_agent" else agents_interpreter()
+    shutil.copytree(SAMPLES[0].parent / "agents", tmp_path, dirs_exist_ok=True)
     names = [
         "Tamang, Western [tdg]",
         "Tamang, Eastern [taj]",
@@ -332,15 +346,51 @@ async def test_sample_application_answers_from_its_corpus(
         tmp_path,
         ["Tamang, Western"],
         2,
-        python="quickstart_agent:answer",
+        python=f"{module}:answer",
+        interpreter=interpreter,
+        processes=1,
         request={"question": "{question}"},
     )
 
     assert [each.failure for each in rollouts.samples] == ["", ""]
-    assert {text_of(request) for request in engine.requests} == {
-        "Tamang, Eastern [taj]\nTamang, Western [tdg]\nWestern Frisian [fry]\nTamang, Western"
-    }
+    found = "Tamang, Western [tdg]\nTamang, Eastern [taj]\nWestern Frisian [fry]\nTamang, Western"
+    assert all(found in text_of(request) for request in engine.requests)
     assert {len(each.passages) for each in rollouts.samples} == {3}
+    assert {each.text for each in rollouts.samples} <= {"right", "wrong"}
+
+
+async def test_application_runs_in_own_interpreter_without_packages_of_trainer(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "import importlib.util, sys\n"
+        "import app, framework\n"
+        "def answer(question):\n"
+        "    app.answer(question)\n"
+        "    names = ('vllm', 'pydantic', 'raggrpo_trainer', 'framework')\n"
+        "    known = [name for name in names if importlib.util.find_spec(name)]\n"
+        "    return {'answer': sys.prefix, 'passages': known}\n"
+    )
+    EnvBuilder(symlinks=True).create(tmp_path / "venv")
+    [packages] = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "framework.py").write_text("")
+
+    _, rollouts, _ = await collect(
+        *(tmp_path, ["q0"], 1),
+        python="own:answer",
+        interpreter=str(tmp_path / "venv" / "bin" / "python"),
+    )
+
+    [sample] = rollouts.samples
+    assert (sample.failure, sample.text) == ("", str(tmp_path / "venv"))
+    assert sample.passages == ("raggrpo_trainer", "framework")
+
+
+async def test_interpreter_that_does_not_start_ends_the_attempt(tmp_path: Path) -> None:
+    expected = r"/missing/python \(rollout.agent.interpreter\) does not start: .*No such file"
+    with pytest.raises(TrainerError, match=expected) as error:
+        await collect(tmp_path, ["q0"], 1, interpreter="/missing/python")
+    assert error.value.exit_code is ExitCode.AGENT_ERROR
 
 
 @pytest.mark.parametrize(
