@@ -22,14 +22,14 @@ def make_index() -> dict[str, dict[int, float]]:
     """Return the score of each passage for each of its words."""
     counts = [Counter(words(passage)) for passage in passages]
     mean = sum(each.total() for each in counts) / len(counts)
-    found = Counter(word for each in counts for word in each)
-    index: dict[str, dict[int, float]] = defaultdict(dict)
+    numbers = Counter(word for each in counts for word in each)
+    idf = {word: math.log(1 + (len(counts) - n + 0.5) / (n + 0.5)) for word, n in numbers.items()}
+    scores: dict[str, dict[int, float]] = defaultdict(dict)
     for i, each in enumerate(counts):
         norm = K1 * (1 - B + B * each.total() / mean)
         for word, count in each.items():
-            idf = math.log(1 + (len(counts) - found[word] + 0.5) / (found[word] + 0.5))
-            index[word][i] = idf * count / (count + norm)
-    return index
+            scores[word][i] = idf[word] * count / (count + norm)
+    return scores
 
 
 index = make_index()
@@ -37,8 +37,9 @@ index = make_index()
 
 def search(query: str, top_k: int = 3) -> list[str]:
     """Return the passages with the highest scores, in the order of the corpus."""
-    scores: Counter[int] = Counter()
+    scores: dict[int, float] = defaultdict(float)
     for word in words(query):
-        scores.update(index.get(word, {}))  # type: ignore[arg-type]
+        for i, score in index.get(word, {}).items():
+            scores[i] += score
     best = sorted(scores, key=lambda i: (-scores[i], i))[:top_k]
     return [passages[i] for i in sorted(best)]

@@ -1,8 +1,9 @@
 r"""Held-out exact match of the quickstart before and after training, by seed, in real runs.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/training/quickstart_learning.py \
-        [--seeds 0 1 2] [--json]
+        [--seeds 0 1 2] [--agent quickstart_langchain] [--json]
 
+With `--agent` an application of crds/samples/agents retrieves and asks the model by itself.
 With `--set resources.placement=Disaggregated --set resources.rolloutEngines=2 --set
 training.offPolicySteps=1` rollouts are one step off policy. Seeds change data split, model, warm-up
 and training. Exits with 1 if a seed gains less than RISE, or answers from passages of other
@@ -12,6 +13,7 @@ questions.
 import argparse
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,10 +23,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from raggrpo_api.trainer.history import Record, read_history
 from raggrpo_quickstart.records import VALIDATION_QUESTIONS
 
-SAMPLE = Path(__file__).parents[3] / "crds/samples/quickstart.yaml"
+SAMPLES = Path(__file__).parents[3] / "crds" / "samples"
+CONTROL_AGENT = """
+import {agent}
+from quickstart_search import search
+
+others = {others!r}
+{agent}.search = lambda query: search(others.get(query, query))
+answer = {agent}.answer
+"""
+"""The application with the passages of other questions."""
 WINDOW = 32
 """Number of steps averaged for one point of the curve."""
 RISE = 0.25
@@ -39,13 +52,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE",
                         dest="changes", help="as of raggrpo run, for a comparison")  # fmt: skip
+    parser.add_argument("--agent", default="", help="module of crds/samples/agents")
     options = parser.parse_args()
     summaries = {}
     print("| seed | reward, first 10 steps | last 10 | before | after | rise | control | time |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for seed in options.seeds:
         start = time.monotonic()
-        summaries[seed] = run(seed, options.changes)
+        summaries[seed] = run(seed, options.changes, options.agent)
         print(row(seed, summaries[seed], time.monotonic() - start), flush=True)
     print(f"\n| seed | mean reward of {WINDOW} steps after {WINDOW} steps |\n|---|---|")
     for seed, summary in summaries.items():
@@ -58,15 +72,48 @@ def main() -> int:
     return 1 if short else 0
 
 
-def run(seed: int, changes: Sequence[str] = ()) -> dict[str, Any]:
+def run(seed: int, changes: Sequence[str] = (), agent: str = "") -> dict[str, Any]:
     """Prepare and run the quickstart in a temporary folder; return its summary."""
     with tempfile.TemporaryDirectory(prefix="raggrpo-quickstart-") as folder:
         _call("raggrpo_quickstart", "--dir", f"{folder}/input", "--seed", str(seed))
-        mount = ["--dir", folder, "--mount", f"quickstart={folder}"]
-        sets = [part for each in (f"training.seed={seed}", *changes) for part in ("--set", each)]
-        _call("raggrpo_cli.main", "run", str(SAMPLE), *mount, *sets)
-        summary: dict[str, Any] = json.loads((Path(folder) / "summary.json").read_text())
+        changes = (f"training.seed={seed}", *changes)
+        if agent:
+            shutil.copytree(SAMPLES / "agents", Path(folder, "code"))
+            changes = (*changes, f"rollout.agent.python={agent}:answer")
+        summary = _train(Path(folder), "quickstart-agent" if agent else "quickstart", changes)
+        if agent:
+            summary["exactMatchControl"] = agent_control(Path(folder), agent, changes)
         return summary | {"rewardCurve": curve(read_history(Path(folder, "checkpoints", "logs")))}
+
+
+def agent_control(folder: Path, agent: str, changes: Sequence[str]) -> float:
+    """Return the exact match of the trained model with passages of other questions.
+
+    A wrapper of the application searches for another question, in a job of one step, whose
+    validation before training is the control.
+    """
+    table = pq.read_table(folder / "input" / "validation.parquet")
+    questions = table.column("prompt").to_pylist()
+    others = dict(zip(questions, questions[1:] + questions[:1], strict=True))
+    (folder / "code" / "control.py").write_text(CONTROL_AGENT.format(others=others, agent=agent))
+    shutil.rmtree(folder / "input" / "model")
+    shutil.copytree(folder / "checkpoints" / "export", folder / "input" / "model")
+    control = folder / "control"
+    control.mkdir()
+    for name in ("input", "code"):
+        (folder / name).rename(control / name)
+    one_step = ("rollout.agent.python=control:answer", "training.totalSteps=1")
+    summary = _train(control, "quickstart-agent", (*changes, *one_step))
+    return float(summary["exactMatchBefore"])
+
+
+def _train(folder: Path, sample: str, changes: Sequence[str]) -> dict[str, Any]:
+    """Run a sample in `folder`, which has its input; return its summary."""
+    mount = ["--dir", str(folder), "--mount", f"quickstart={folder}"]
+    sets = [part for change in changes for part in ("--set", change)]
+    _call("raggrpo_cli.main", "run", str(SAMPLES / f"{sample}.yaml"), *mount, *sets)
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
 def curve(history: Sequence[Record]) -> list[float]:

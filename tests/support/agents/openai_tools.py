@@ -36,5 +36,5 @@ def answer(request):
             return message.content or ""
         messages.append(message)
         for call in message.tool_calls:
-            found = find(json.loads(call.function.arguments)["query"])
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
+            content = find(json.loads(call.function.arguments)["query"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})

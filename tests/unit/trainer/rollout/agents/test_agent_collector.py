@@ -353,8 +353,8 @@ async def test_sample_application_answers_from_its_corpus(
     )
 
     assert [each.failure for each in rollouts.samples] == ["", ""]
-    found = "Tamang, Western [tdg]\nTamang, Eastern [taj]\nWestern Frisian [fry]\nTamang, Western"
-    assert all(found in text_of(request) for request in engine.requests)
+    prompt = "Tamang, Western [tdg]\nTamang, Eastern [taj]\nWestern Frisian [fry]\nTamang, Western"
+    assert all(prompt in text_of(request) for request in engine.requests)
     assert {len(each.passages) for each in rollouts.samples} == {3}
     assert {each.text for each in rollouts.samples} <= {"right", "wrong"}
 
