@@ -259,7 +259,9 @@ async def test_process_killed_between_samples_costs_no_sample(tmp_path: Path) ->
         assert outcomes(await collector.collect(batch)) == outcomes(undisturbed)
 
 
-async def test_run_is_repeated_when_its_client_disconnected_during_replacement(tmp_path: Path) -> None:
+async def test_run_is_repeated_when_its_client_disconnected_during_replacement(
+    tmp_path: Path,
+) -> None:
     _, undisturbed, _ = await collect(tmp_path, ["impatient"], 2)
     engine, replacing = ScriptedEngine(right_or_wrong), Replacing()
     async with make_collector(tmp_path, engine, {}, replacing, timeoutSeconds=1) as collector:
