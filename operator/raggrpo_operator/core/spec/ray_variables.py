@@ -7,6 +7,7 @@ from typing import Final
 RAY_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "RAY_DEDUP_LOGS": "0",
+        "RAY_COLOR_PREFIX": "0",  # the driver's log is read in files and log collectors
         # Ranks and engines have their own environments and cannot use prestarted workers.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
