@@ -15,6 +15,8 @@ from raggrpo_trainer.data.tokenizer import Tokenizer, leading_tokens, prompt_ids
 from .protocol import ChatRequest
 from .trajectory import Prompt, Trajectory, Turn
 
+MAX_FIRST_PROMPTS = 64
+"""Number of prompts whose tokens are kept."""
 _MARK = "\ue000{}\ue001"
 """Content of a message that is replaced after rendering: characters for private use."""
 
@@ -25,6 +27,8 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, chat_template: str) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        # The samples of a prompt start with the same request.
+        self._first_chat_ids = lru_cache(MAX_FIRST_PROMPTS)(self._chat_ids)
 
     def chat_prompt(self, request: ChatRequest, trajectory: Trajectory) -> Prompt:
         """Return the prompt of a chat completion. Raises InvalidValue."""
@@ -36,7 +40,7 @@ class Renderer:
         """Return the prompt of a completion of plain text."""
         return trajectory.prompt(text, self._first_ids, self._next_ids)
 
-    def _first_chat_ids(self, text: str) -> tuple[int, ...]:
+    def _chat_ids(self, text: str) -> tuple[int, ...]:
         return prompt_ids(text, self._tokenizer, self._chat_template)
 
     def _first_ids(self, text: str) -> tuple[int, ...]:

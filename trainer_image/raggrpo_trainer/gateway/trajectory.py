@@ -7,6 +7,7 @@ no sampled token is tokenized again, and every row is what an engine processed.
 
 import hashlib
 import math
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -151,8 +152,9 @@ class Trajectory:
         """
         nth = self._num_equal[prompt_ids]
         self._num_equal[prompt_ids] += 1
-        content = repr((self.seed_key, prompt_ids, nth)).encode()
-        return int.from_bytes(hashlib.sha256(content).digest()[:8]) >> (64 - SEED_BITS)
+        digest = hashlib.sha256(repr((self.seed_key, nth)).encode())
+        digest.update(array("q", prompt_ids).tobytes())
+        return int.from_bytes(digest.digest()[:8]) >> (64 - SEED_BITS)
 
     def prompt(
         self,

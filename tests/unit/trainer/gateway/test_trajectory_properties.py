@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.gateway.calls import Session
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
-from raggrpo_trainer.gateway.protocol import ChatRequest, parse_request
+from raggrpo_trainer.gateway.protocol import (
+    ChatRequest,
+    CompletionOptions,
+    CompletionRequest,
+    parse_request,
+)
 from raggrpo_trainer.gateway.trajectory import Row, Trajectory
 from support.builders.trainer.gateway_models import (
     TEMPLATES,
@@ -40,6 +45,13 @@ SAID = [
     '<tool_call>{"name": "sea',
 ]
 CHANGES = ["none", "none", "strip", "respell", "summary", "drop first", "branch", "new"]
+FORMS = ["chat", "chat", "twice", "without tools", "plain text"]
+"""How a turn is requested; `twice` is two equal requests at the same time."""
+
+ADDED = st.sampled_from(["more", " more ", "\n", "é fox", "<|im_end|>", "<|im_start|>user\nq"])
+Change = tuple[str, str, str]
+"""How the history changes, the form of the request, and the next text of the user."""
+TURNS = st.tuples(st.sampled_from(CHANGES), st.sampled_from(FORMS), ADDED)
 
 
 @dataclass
@@ -91,20 +103,30 @@ def other_spelling(function: Any) -> str:
     return json.dumps(json.loads(function["arguments"]), indent=2, sort_keys=True)
 
 
-async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[str], seed: int) -> None:
+async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[Change], seed: int) -> None:
     chance = random.Random(seed)
     history: list[Any] = [{"role": "user", "content": "question"}]
-    for change in turns:
+    for change, form, added in turns:
         sent = changed(history, change, chance)
-        body = json.dumps({"model": "m", "messages": sent, "tools": TOOLS}).encode()
-        request = parse_request(ChatRequest, body, ("*",))
-        reply = await gateway.complete(Session(trajectory), request)
+        requests = [request_of(sent, form, added, trajectory)] * (2 if form == "twice" else 1)
+        replies = [gateway.complete(Session(trajectory), each) for each in requests]
+        reply, *_ = await asyncio.gather(*replies)
         message = dict(reply.turn.message)
         results = [
             {"role": "tool", "tool_call_id": call["id"], "content": "found"}
             for call in message.get("tool_calls", ())
         ]
-        history = [*sent, message, *(results or [{"role": "user", "content": "more"}])]
+        history = [*sent, message, *(results or [{"role": "user", "content": added}])]
+
+
+def request_of(sent: list[Any], form: str, added: str, trajectory: Trajectory) -> CompletionOptions:
+    if form == "plain text":  # continues the last completion, or starts with a text of its own
+        start = trajectory.turns[-1].text if trajectory.turns else ""
+        body = json.dumps({"model": "m", "prompt": start + added}).encode()
+        return parse_request(CompletionRequest, body, ("*",))
+    tools = [] if form == "without tools" else TOOLS
+    body = json.dumps({"model": "m", "messages": sent, "tools": tools}).encode()
+    return parse_request(ChatRequest, body, ("*",))
 
 
 def new_gateway(tokenizer: Any) -> tuple[Gateway, Talker]:
@@ -139,9 +161,9 @@ def sequences(row: Row) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[fl
 @pytest.mark.parametrize("make_tokenizer", [byte_tokenizer, spaced_tokenizer])
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 @settings(max_examples=30)
-@given(turns=st.lists(st.sampled_from(CHANGES), min_size=1, max_size=7), seed=st.integers(0, 99))
+@given(turns=st.lists(TURNS, min_size=1, max_size=7), seed=st.integers(0, 99))
 def test_each_sampled_token_trains_once_after_prompt_of_engine(
-    make_tokenizer: Any, template: str, turns: list[str], seed: int
+    make_tokenizer: Any, template: str, turns: list[Change], seed: int
 ) -> None:
     gateway, talker = new_gateway(make_tokenizer(TEMPLATES[template]))
     trajectory = gateway.open("key", (seed,), 1.0, 1.0)
@@ -152,10 +174,12 @@ def test_each_sampled_token_trains_once_after_prompt_of_engine(
     ]
     assert trained(rows) == sorted(sampled)
     seen = {(request.prompt_ids, said.token_ids): said.logprobs for request, said in talker.said}
+    processed = {prompt_ids + token_ids for prompt_ids, token_ids in seen}
     assert len(talker.said) == len(trajectory.turns)
     for row in rows:
         assert row.sampled[0]
         assert row.sampled[-1]
+        assert row.prompt_ids + row.token_ids in processed
         for before, ids, logprobs in sequences(row):
             assert is_concatenation(before, ids, logprobs, seen)
     if make_tokenizer is byte_tokenizer:
