@@ -1,3 +1,4 @@
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from raggrpo_trainer.data.tokenizer import (
     prompt_ids,
     token_ids,
 )
+from support.builders.trainer.gateway_models import byte_tokenizer, ids_of, spaced_tokenizer
 
 BOS, EOS, PAD, TAG = "<bos>", "<eos>", "<pad>", "<answer>"
 OWN_TEMPLATE = "{{ messages[-1].content }}"
@@ -88,3 +90,30 @@ def test_end_tokens_include_those_of_model_folder(
     for name, content in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     assert end_token_ids(make_tokenizer(), tmp_path) == expected
+
+
+TEXTS = ["", "the red fox", " é…\n\nfox", "<|im_start|>user\nthe<|im_end|>", "word " * 300]
+
+
+@pytest.mark.parametrize("make", [byte_tokenizer, spaced_tokenizer])
+@pytest.mark.parametrize("splits_special_tokens", [False, True])
+def test_tokens_are_those_of_transformers(make: Any, splits_special_tokens: bool) -> None:
+    tokenizer = copy.deepcopy(make())
+    tokenizer.split_special_tokens = splits_special_tokens
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+
+    own = [token_ids(text, tokenizer) for text in TEXTS]
+
+    assert own == [tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in TEXTS]
+    assert len(own[-1]) > 300
+
+
+def test_tokens_of_class_with_own_rules_follow_them() -> None:
+    class Reversed(PreTrainedTokenizerFast):  # type: ignore[misc]
+        def _encode_plus(self, text: str, **options: Any) -> Any:
+            return super()._encode_plus(text[::-1], **options)
+
+    tokenizer = Reversed(tokenizer_object=byte_tokenizer().backend_tokenizer)
+
+    assert token_ids("the fox", tokenizer) == ids_of(byte_tokenizer(), "xof eht")

@@ -120,7 +120,7 @@ async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[Change], se
 
 
 def request_of(sent: list[Any], form: str, added: str, trajectory: Trajectory) -> CompletionOptions:
-    if form == "plain text":  # continues the last completion, or starts with a text of its own
+    if form == "plain text":  # continues the last completion, or starts a separate text
         start = trajectory.turns[-1].text if trajectory.turns else ""
         body = json.dumps({"model": "m", "prompt": start + added}).encode()
         return parse_request(CompletionRequest, body, ("*",))
