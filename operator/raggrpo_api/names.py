@@ -66,6 +66,8 @@ ENV_RETRIEVER_TOKEN: Final = "RAGGRPO_RETRIEVER_TOKEN"
 """Bearer token that a run's managed retrievers require."""
 ENV_CA_BUNDLE: Final = "RAGGRPO_CA_BUNDLE"
 """Path of the PEM file with the authorities of `spec.caBundle`."""
+ENV_GATEWAY_URL: Final = "RAGGRPO_GATEWAY_URL"
+"""URL at which the application of an agent reaches the gateway, if it runs elsewhere."""
 ENV_CHECKPOINT_KEY: Final = "RAGGRPO_CHECKPOINT_KEY"
 """Secret in `spec.env` with which checkpoints are sealed; backups without its seal are not used."""
 SECRET_ENV_PREFIX: Final = "RAGGRPO_SECRET_"
@@ -76,6 +78,7 @@ RESERVED_ENV: Final = frozenset(
     {ENV_CONFIG, ENV_CONFIG_SHA256, ENV_HEAD_STORE, ENV_PREFLIGHT_OUTPUT, ENV_PROGRESS_PORT}
     | {
         ENV_CA_BUNDLE,
+        ENV_GATEWAY_URL,
         ENV_PUSH_JOB,
         ENV_PUSH_STATUS,
         ENV_RETRIEVER_TOKEN,
@@ -89,6 +92,10 @@ RESERVED_ENV: Final = frozenset(
     }
 )
 """Environment variables that the operator sets per process."""
+GATEWAY_ENV: Final = frozenset({"OPENAI_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL"})
+"""Environment variables of an agent with the URL of the gateway and its key."""
+NO_API_KEY: Final = "none"
+"""API key of an agent whose keys belong to samples; clients do not start without one."""
 RESERVED_HEADERS: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "expect", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
@@ -109,9 +116,10 @@ PREFLIGHT_CONTAINER: Final = "preflight"
 STAGING_CONTAINER: Final = "staging"
 PUSH_CONTAINER: Final = "push"
 RETRIEVER_CONTAINER: Final = "retriever"
+AGENT_CONTAINER: Final = "agent"
 MAIN_CONTAINERS: Final = frozenset(
     {HEAD_CONTAINER, WORKER_CONTAINER, PREFLIGHT_CONTAINER, STAGING_CONTAINER}
-    | {PUSH_CONTAINER, RETRIEVER_CONTAINER}
+    | {PUSH_CONTAINER, RETRIEVER_CONTAINER, AGENT_CONTAINER}
 )
 """The operator's containers, one per pod; admission webhooks may inject others."""
 DRIVER_COMMAND: Final = "python -m raggrpo_trainer"
@@ -123,6 +131,8 @@ PUSH_RESULTS: Final = "raggrpo_cli.push_results"
 DASHBOARD_PORT: Final = 8265
 PROGRESS_PORT: Final = 8090
 RETRIEVER_PORT: Final = 8000
+GATEWAY_PORT: Final = 8091
+"""Port of the gateway on the Ray head, for agents that are services."""
 
 # --- Files and folders
 
@@ -201,6 +211,21 @@ def config_map_name(job: str, uid: str, attempt: AttemptNumber) -> str:
 def retriever_name(job: str, uid: str, endpoint: str) -> str:
     """Return the name of a managed retriever's Deployment and Service."""
     return child_name(job, uid, f"r-{endpoint}")
+
+
+def agent_name(job: str, uid: str) -> str:
+    """Return the name of the Deployment and Service of an agent's container."""
+    return child_name(job, uid, "agent")
+
+
+def agent_policy_name(job: str, uid: str) -> str:
+    """Return the name of the NetworkPolicy of an agent's container."""
+    return child_name(job, uid, "agent-network")
+
+
+def gateway_name(job: str, uid: str) -> str:
+    """Return the name of the Service of the gateway on the Ray head."""
+    return child_name(job, uid, "gateway")
 
 
 def claim_name(job: str, volume: str) -> str:

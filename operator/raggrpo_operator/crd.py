@@ -44,6 +44,7 @@ _MAP_LISTS = {
     "spec.retrieval.endpoints": "name",
     "spec.volumes": "name",
     "spec.env": "name",
+    "spec.rollout.agent.container.env": "name",
     "status.conditions": "type",
 }
 """Path of a list → field that identifies an item; the API server rejects duplicate items."""

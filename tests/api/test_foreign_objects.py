@@ -22,7 +22,7 @@ from raggrpo_operator.core.lifecycle.actions import (
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
 from raggrpo_operator.core.manifests.metadata import owner_reference
-from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.network_policy import render_network_policies
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.retriever import render_deployment, render_service
@@ -79,7 +79,7 @@ class Kind:
 
 KINDS = {
     "NetworkPolicy": Kind(
-        lambda job: render_network_policy(job, SETTINGS, PLAN.spec),
+        lambda job: render_network_policies(job, SETTINGS, PLAN.spec)[0],
         lambda children, job: children.start_preflight(job, PREFLIGHT),
         {},
     ),

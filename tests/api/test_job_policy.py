@@ -89,7 +89,20 @@ def make_reward(url: str) -> dict[str, Any]:
 
 
 def make_agent(url: str) -> dict[str, Any]:
-    return {"spec.rollout.agent": {"type": "Http", "url": url, "identify": "Trace"}}
+    admitted = {"namespace": "apps", "podSelector": "app=support"}
+    agent = {"type": "Http", "url": url, "identify": "Trace", "allowFrom": admitted}
+    return {"spec.rollout.agent": agent}
+
+
+def make_container(**values: Any) -> dict[str, Any]:
+    container = {"image": "mirror.example.com/raggrpo/app:1"} | values
+    return {
+        "spec.rollout.agent": {"type": "Container", "identify": "Trace", "container": container}
+    }
+
+
+def make_container_env(**values: Any) -> dict[str, Any]:
+    return make_container(env=[{"name": "A"} | values])
 
 
 def make_judge(secret: str, **header: Any) -> dict[str, Any]:
@@ -163,6 +176,10 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "endpoint that is its prefix": make_endpoint(url="https://rag.example.com"),
     "reward": make_reward("http://judge:8000/v1/score"),
     "agent": make_agent("https://rag.example.com/answer"),
+    "agent in a container": make_container(),
+    "server of a container": make_container(egress=["https://rag.example.com/retrieve"]),
+    "secret of a container": make_container_env(secretKeyRef={"name": "wandb", "key": "key"}),
+    "variable of a container": make_container_env(value="https://rag.example.com/v1"),
     "secret of a judge": make_judge("wandb"),
     "bucket": make_backup("s3://ours/runs"),
     "model in a bucket": make_model("s3://ours/model"),
@@ -273,6 +290,26 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "reward": (make_reward("http://judge:8000/v2"), "spec.reward.functions[].url: every server"),
     "agent": (make_agent("http://theirs/"), "spec.rollout.agent.url: every server must"),
+    "image of a container": (
+        make_container(image="other.example.com/app:1"),
+        "spec.rollout.agent.container.image is not allowed",
+    ),
+    "server of a container": (
+        make_container(egress=["https://theirs.example.com/"]),
+        "spec.rollout.agent.container.egress[]: every server must",
+    ),
+    "secret of a container": (
+        make_container_env(secretKeyRef={"name": "other", "key": "key"}),
+        "spec.rollout.agent.container.env[].secretKeyRef.name: every Secret must be one of",
+    ),
+    "variable of a container": (
+        make_container_env(name="https_proxy", value="http://theirs:3128"),
+        "spec.rollout.agent.container.env: every variable with a server must have a value",
+    ),
+    "variable of a container with a URL": (
+        make_container_env(value="http://theirs/"),
+        "spec.rollout.agent.container.env: every variable with a server must have a value",
+    ),
     "model source": (make_model("hf://theirs/model"), "spec.model.source: every server"),
     "data source": (make_data("hf://datasets/a/b"), "spec.data.sources[]: every server"),
     "push": (make_push("oci://theirs.example.com/x"), "spec.output.push: every server"),
@@ -310,6 +347,7 @@ MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "spec.retrieval.endpoints[].url": lambda url: make_endpoint(url=url),
     "spec.reward.functions[].url": make_reward,
     "spec.rollout.agent.url": make_agent,
+    "spec.rollout.agent.container.egress[]": lambda url: make_container(egress=[url]),
     "spec.checkpoint.backup.url": make_backup,
     "spec.model.source": make_model,
     "spec.data.sources[]": make_data,

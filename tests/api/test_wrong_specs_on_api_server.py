@@ -42,6 +42,9 @@ SCHEMA_TEXTS: Mapping[str, Sequence[str]] = {
 }
 """Texts of kubectl for the rows of `WRONG_FORMS`."""
 
+CONTAINER = {"type": "Container", "identify": "Trace"}
+ADMITTED = {"namespace": "apps", "podSelector": "app=support"}
+SERVICE = {"type": "Http", "url": "http://app/", "identify": "Trace"}
 MORE_FORMS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "bare n": ({"spec.rollout": {"false": 4}},
         ["spec.rollout", 'write "n": 3', "algorithm.groupSize"]),
@@ -81,6 +84,41 @@ MORE_FORMS: Mapping[str, tuple[Mapping[str, Any], Sequence[str]]] = {
         ["spec.scheduling.nodeSelector", "a label key"]),
     "node selector with an invalid value": ({"spec.scheduling": {"nodeSelector": {"zone": "-"}}},
         ["spec.scheduling.nodeSelector", "should match"]),
+    **{
+        f"agent with an invalid {field}: {client}": (
+            {"spec.rollout.agent": SERVICE | {"allowFrom": ADMITTED | client}},
+            [f"allowFrom.{field}", said])
+        for field, client, said in (
+            ("namespace", {"namespace": "A"}, "should match"),
+            ("podSelector", {"podSelector": ""}, "should match"),
+            ("podSelector", {"podSelector": "app"}, "should match"),
+            ("podSelector", {"podSelector": "a b=c"}, "should match"),
+            ("podSelector", {"podSelector": "a=-"}, "should match"),
+            ("podSelector", {"podSelector": "a=b,"}, "should match"),
+        )
+    },
+    **{
+        f"container with an invalid {field}: {value!r:.16}": (
+            {"spec.rollout.agent": CONTAINER | {"container": {"image": "app:1"} | {field: value}}},
+            [f"spec.rollout.agent.container.{field}", said])
+        for field, value, said in (
+            ("image", "App:1", "should match"), ("image", "", "at least 1 chars long"),
+            ("command", ["a\0"], "should match"), ("command", ["a"] * 33, "at most 32 items"),
+            ("args", ["a" * 2049], "may not be more than 2048"), ("port", 80, "1024"),
+            ("port", 65536, "65535"), ("path", "answer", "should match"),
+            ("path", "/../a", "should match"), ("path", "/a?b", "should match"),
+            ("healthPath", "/.", "should match"), ("replicas", 0, "greater than or equal to 1"),
+            ("replicas", 65, "64"), ("cpu", "one", "should match"),
+            ("memory", "1GB", "should match"),
+            ("env", [{"name": "a-b"}], "should match"),
+            ("env", [{"name": "A"}, {"name": "A"}], "Duplicate value"),
+            ("egress", ["ftp://a"], "should match"), ("egress", ["http://a"] * 9, "at most 8"),
+        )
+    },
+    "container without image": ({"spec.rollout.agent": CONTAINER | {"container": {}}},
+        ["spec.rollout.agent.container.image", "Required value"]),
+    "unknown type of agent": ({"spec.rollout.agent": CONTAINER | {"type": "Docker"}},
+        ["spec.rollout.agent.type", "Container"]),
     "invalid image": ({"spec.image": "Registry/Trainer:1"}, ["spec.image", "should match"]),
     "invalid claim name": ({"spec.volumes": [make_volume("w", "/mnt/runs", claimName="A/b")]},
         ["spec.volumes[0].claimName", "should match"]),

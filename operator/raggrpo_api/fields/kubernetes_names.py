@@ -17,11 +17,14 @@ _REPOSITORY: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 
 NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Pattern of a namespace's name without anchors: use `fullmatch`."""
+NAMESPACE_NAME: Final = f"^{_LABEL}$"
 OBJECT_NAME: Final = f"^{_SUBDOMAIN}$"
 OPTIONAL_OBJECT_NAME: Final = f"^({_SUBDOMAIN})?$"
 QUALIFIED_NAME: Final = f"^({_SUBDOMAIN}/)?{_NAME_PART}$"
 OPTIONAL_QUALIFIED_NAME: Final = f"^(({_SUBDOMAIN}/)?{_NAME_PART})?$"
 RESOURCE_NAME: Final = f"^{_SUBDOMAIN}/{_NAME_PART}$"
+_LABEL_PAIR: Final = f"({_SUBDOMAIN}/)?{_NAME_PART}=({_NAME_PART})?"
+POD_SELECTOR: Final = f"^{_LABEL_PAIR}(,{_LABEL_PAIR})*$"
 LABEL_VALUE: Final = f"^({_NAME_PART})?$"
 DATA_KEY: Final = r"^\.?[-_A-Za-z0-9][-._A-Za-z0-9]*$"
 IMAGE: Final = (
@@ -44,6 +47,9 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME, min_length=1,
 OptionalObjectName = Annotated[str, StringConstraints(pattern=OPTIONAL_OBJECT_NAME, max_length=253)]
 """Name of an object, or ""."""
 
+NamespaceName = Annotated[str, StringConstraints(pattern=NAMESPACE_NAME, max_length=63)]
+"""Name of a namespace."""
+
 QualifiedName = Annotated[
     str, StringConstraints(pattern=QUALIFIED_NAME, min_length=1, max_length=253)
 ]
@@ -56,6 +62,9 @@ OptionalQualifiedName = Annotated[
 
 LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63)]
 """Value of a label, or ""."""
+
+PodSelector = Annotated[str, StringConstraints(pattern=POD_SELECTOR, max_length=512)]
+"""Labels of pods, joined by commas as for `kubectl --selector`."""
 
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_NAME, max_length=128)]
 """Name of an extended resource, such as `nvidia.com/gpu`."""

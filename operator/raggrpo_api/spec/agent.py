@@ -6,19 +6,32 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.addresses import HttpUrl
-from raggrpo_api.fields.base import ApiModel, OptionalPath
+from raggrpo_api.fields.base import ApiModel, Cpu, Memory, OptionalPath
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
+from raggrpo_api.fields.kubernetes_names import (
+    Image,
+    NamespaceName,
+    PodSelector,
+)
 
+from .resources import EnvVar
 from .reward import PythonFunction
 
 PARSER: Final = "^([A-Za-z0-9_.-]+)?$"
 MODEL_NAME: Final = "^[!-~]+$"
+_SEGMENT: Final = "[A-Za-z0-9_~-][A-Za-z0-9._~-]*"
+URL_PATH: Final = f"^/({_SEGMENT}(/{_SEGMENT})*/?)?$"
+OPTIONAL_URL_PATH: Final = f"^(/({_SEGMENT}(/{_SEGMENT})*/?)?)?$"
 
 ParserName = Annotated[str, StringConstraints(pattern=PARSER, max_length=64)]
 """Name of a parser of vLLM, or ""."""
 ModelName = Annotated[str, StringConstraints(pattern=MODEL_NAME, max_length=253)]
 """Model name in a request; `*` stands for any characters."""
+Word = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$", max_length=2048)]
+"""Word of a command line."""
+UrlPath = Annotated[str, StringConstraints(pattern=URL_PATH, max_length=256)]
+OptionalUrlPath = Annotated[str, StringConstraints(pattern=OPTIONAL_URL_PATH, max_length=256)]
 
 
 class AgentType(StrEnum):
@@ -28,6 +41,8 @@ class AgentType(StrEnum):
     """In processes of the job."""
     HTTP = "Http"
     """An existing service."""
+    CONTAINER = "Container"
+    """A service that the operator runs for the job; in local runs, its command."""
 
 
 class Identification(StrEnum):
@@ -50,6 +65,42 @@ class AgentFailurePolicy(StrEnum):
     """Exclude the sample from its group's baseline and from the loss."""
 
 
+class AgentContainer(ApiModel):
+    """A service in pods without the job's volumes, which run as user 1000 with a read-only root."""
+
+    image: Annotated[Image, StringConstraints(min_length=1)]
+    """Image of the application."""
+    command: Annotated[list[Word], Field(max_length=32)] = []
+    """Command without expansion of variables; empty: that of the image. Required in local runs."""
+    args: Annotated[list[Word], Field(max_length=32)] = []
+    """Arguments of the command; empty: those of the image."""
+    port: Annotated[int, Field(ge=1024, le=65_535)] = 8000
+    """Port on which the application listens."""
+    path: UrlPath = "/"
+    """Path to which requests are posted."""
+    health_path: OptionalUrlPath = ""
+    """Path that returns status 200 once the application is ready; empty: the port is open."""
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Number of pods; requests are distributed over them."""
+    cpu: Cpu = ""
+    """CPUs per pod; empty: computed."""
+    memory: Memory = ""
+    """Memory per pod; empty: 1Gi."""
+    env: Annotated[list[EnvVar], Field(max_length=32)] = []
+    """Environment variables, in addition to OPENAI_BASE_URL, OPENAI_API_BASE and OPENAI_API_KEY."""
+    egress: Annotated[list[HttpUrl], Field(max_length=8)] = []
+    """URLs of servers that the pods may call, in addition to the gateway."""
+
+
+class GatewayClient(ApiModel):
+    """Pods that may call the gateway."""
+
+    pod_selector: PodSelector
+    """Labels of the pods, such as `app=support,tier=web`."""
+    namespace: NamespaceName
+    """Namespace of the pods."""
+
+
 class AgentSpec(ApiModel):
     """An unmodified application whose calls of the policy are recorded and trained."""
 
@@ -63,6 +114,10 @@ class AgentSpec(ApiModel):
     whose packages conflict with the trainer's; empty: the trainer's."""
     url: Annotated[HttpUrl, OPERATIONAL] = ""
     """Http: URL to which requests are posted."""
+    allow_from: Annotated[GatewayClient | None, OPERATIONAL] = None
+    """Http: pods of the application, which may call the gateway; required in a cluster."""
+    container: Annotated[AgentContainer | None, OPERATIONAL] = None
+    """Container: image, command and environment of the application."""
     identify: Annotated[Identification, OPERATIONAL] = Identification.SLOT
     """How calls are assigned to samples: Slot for type Python, else Trace or Request."""
     request: Annotated[JsonTemplate, MODEL] = {"question": "{question}"}
@@ -84,7 +139,14 @@ class AgentSpec(ApiModel):
     """Effect of an application that fails on its sample."""
     processes: Annotated[int, Field(ge=0, le=1024), OPERATIONAL] = 0
     """Python: number of processes, and of samples at the same time; 0: computed."""
+    process_memory: Annotated[Memory, OPERATIONAL] = ""
+    """Python: memory per process, reserved in the pod of the driver; empty: 256Mi."""
     tool_parser: Annotated[ParserName, OPTIMIZATION] = ""
     """Parser of vLLM for tool calls, such as hermes; empty: by the chat template."""
     reasoning_parser: Annotated[ParserName, OPTIMIZATION] = ""
     """Parser of vLLM for reasoning, such as qwen3; empty: none."""
+
+    @property
+    def is_service(self) -> bool:
+        """Whether the application runs outside the processes of the job, as a service."""
+        return self.type is not AgentType.PYTHON

@@ -49,6 +49,8 @@ class ConditionType(StrEnum):
     """All checks passed."""
     RETRIEVER_READY = "RetrieverReady"
     """The managed retrievers are ready."""
+    AGENT_SERVICE_READY = "AgentServiceReady"
+    """The container of the agent is ready."""
     CLUSTER_READY = "ClusterReady"
     """All pods of the Ray cluster are ready."""
     PROGRESSING = "Progressing"

@@ -35,6 +35,10 @@ class ConditionReason(StrEnum):
     RETRIEVER_NOT_READY = "RetrieverNotReady"
     """A managed retriever is loading its index."""
 
+    # AgentServiceReady
+    AGENT_NOT_READY = "AgentNotReady"
+    """The container of the agent is starting."""
+
     # ClusterReady
     PROVISIONING = "Provisioning"
     """The RayCluster exists; its pods are starting."""

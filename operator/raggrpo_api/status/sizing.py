@@ -17,6 +17,7 @@ class PodRole(StrEnum):
     TRAINER = "trainer"
     ROLLOUT = "rollout"
     RETRIEVER = "retriever"
+    AGENT = "agent"
     PREFLIGHT = "preflight"
     STAGING = "staging"
     PUSH = "push"

@@ -13,7 +13,7 @@ from raggrpo_api import names
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.lifecycle.observed import ServiceObserved
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 from raggrpo_operator.errors import OperatorError
 from raggrpo_operator.http_api import HttpApi, open_session
@@ -54,7 +54,7 @@ class Retrievers:
         child = self._processes.start(f"retriever-{name}", command(managed, port), env, log_file)
         self._running[name] = _Retriever(child, port)
 
-    async def observe(self) -> tuple[RetrieverObserved, ...]:
+    async def observe(self) -> tuple[ServiceObserved, ...]:
         """Return the state of each retriever."""
         return tuple([await _observe(name, retriever) for name, retriever in self._running.items()])
 
@@ -71,19 +71,19 @@ def command(managed: ManagedRetriever, port: int) -> list[str]:
     return [*words, "--host", "127.0.0.1", "--port", str(port)]
 
 
-async def _observe(name: str, retriever: _Retriever) -> RetrieverObserved:
+async def _observe(name: str, retriever: _Retriever) -> ServiceObserved:
     address = f"http://127.0.0.1:{retriever.port}"
     code = retriever.child.exit_code()
     if code is not None:
         cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
         problem = f"exited with {exit_text(code)}: {retriever.child.log_tail(3)}"
-        return RetrieverObserved(name, address, problem=problem, has_ended=True, cause=cause)
+        return ServiceObserved(name, address, problem=problem, has_ended=True, cause=cause)
     try:
         async with open_session() as session:
             api = HttpApi(session, address)
             response = await api.call("GET", "/healthz", seconds=HEALTH_SECONDS)
     except OperatorError:
-        return RetrieverObserved(name, address, problem="starting")
+        return ServiceObserved(name, address, problem="starting")
     is_ready = response.status == 200
     problem = "" if is_ready else response.excerpt
-    return RetrieverObserved(name, address, is_ready=is_ready, problem=problem)
+    return ServiceObserved(name, address, is_ready=is_ready, problem=problem)

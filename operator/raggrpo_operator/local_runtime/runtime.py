@@ -23,10 +23,12 @@ from raggrpo_operator.core.lifecycle.actions import (
     DeletePush,
     DeleteStaging,
     DumpStacks,
+    StartAgent,
     StartPreflight,
     StartPush,
     StartRetriever,
     StartStaging,
+    StopAgent,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -37,6 +39,7 @@ from raggrpo_operator.core.spec.world import world
 from raggrpo_operator.errors import TransientError
 from raggrpo_operator.ray_jobs import config_json
 
+from .agent_process import AgentProcess
 from .driver import Driver, driver_log
 from .job_folder import JobFolder, State, write_atomically
 from .preflight_run import PreflightRun
@@ -79,6 +82,7 @@ class LocalRuntime:
         self._preflight: PreflightRun | None = None
         self._push: PushRun | None = None
         self._retrievers = Retrievers(processes, folder.logs)
+        self._agent = AgentProcess(processes, folder.logs)
         self._abandoned = _abandoned_cluster(state)
         self._silent_since = 0.0
         self._silent_polls = 0
@@ -88,7 +92,7 @@ class LocalRuntime:
     async def observe(self, job: RagGrpoJob) -> Observed:
         """Return a snapshot of the job's processes on this machine."""
         self._processes.ensure_warden()
-        retrievers = await self._retrievers.observe()
+        retrievers, agent = await self._retrievers.observe(), await self._agent.observe()
         staging = self._staging.observe() if self._staging is not None else None
         preflight = self._preflight.observe() if self._preflight is not None else None
         push = self._push.observe() if self._push is not None else None
@@ -100,6 +104,7 @@ class LocalRuntime:
                 push=push,
                 cluster=self._abandoned,
                 retrievers=retrievers,
+                agent=agent,
                 in_pods=False,
                 interrupted_by=self.interrupted_by,
             )
@@ -126,6 +131,7 @@ class LocalRuntime:
             # Progress is read last, so that it is final if the attempt has ended.
             progress=None if failure else await head.progress.read(),
             retrievers=retrievers,
+            agent=agent,
             is_head_reachable=is_responding,
             in_pods=False,
             interrupted_by=self.interrupted_by,
@@ -150,6 +156,10 @@ class LocalRuntime:
                 self._retrievers.start(action.name, action.managed)
             case StopRetrievers():
                 self._retrievers.stop()
+            case StartAgent():
+                self._agent.start(action)
+            case StopAgent():
+                self._agent.stop()
             case CreateCluster():
                 self._create_cluster(action)
             case DeleteCluster():
@@ -177,6 +187,7 @@ class LocalRuntime:
         self._delete_preflight()
         self._delete_push()
         self._retrievers.stop()
+        self._agent.stop()
         await self._delete_cluster()
         self._remove_temp_dir()
 
@@ -234,7 +245,7 @@ class LocalRuntime:
         if not record.exists():
             write_atomically(record, config.record())
         self._terminate_driver()
-        env = seal(text) | self._retrievers.token_env()
+        env = seal(text) | self._retrievers.token_env() | self._agent.gateway_env()
         self._driver = Driver(self._processes, head, number, env)
 
     def _terminate_driver(self) -> None:

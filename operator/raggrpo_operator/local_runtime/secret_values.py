@@ -1,10 +1,12 @@
 """Environment of local processes: `spec.env`, with Secret values from the user's environment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.names import ENV_CA_BUNDLE, secret_env
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import EnvVar
+from raggrpo_operator.core.rules.base.spec_rule import values_at
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
@@ -22,17 +24,23 @@ def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
 
 def trainer_env(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of drivers, ranks and preflight."""
+    return with_variables(spec.env, environment)
+
+
+def with_variables(variables: Sequence[EnvVar], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the variables of a job."""
     env = dict(environment)
-    for variable in spec.env:
+    for variable in variables:
         ref = variable.secret_key_ref
         env[variable.name] = environment[secret_env(ref.name, ref.key)] if ref else variable.value
     return env
 
 
 def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
-    for variable in spec.env:
-        if variable.secret_key_ref is not None:
-            yield f"spec.env {variable.name}", variable.secret_key_ref
+    for place in ("spec.env", "spec.rollout.agent.container.env"):
+        for _, variable in values_at(spec, f"{place}[]"):
+            if variable.secret_key_ref is not None:
+                yield f"{place} {variable.name}", variable.secret_key_ref
     for endpoint in spec.retrieval.endpoints:
         for header in endpoint.headers:
             if header.secret_key_ref is not None:

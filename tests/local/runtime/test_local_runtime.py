@@ -24,7 +24,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.lifecycle.observed import ServiceObserved
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import OperatorError
@@ -87,8 +87,8 @@ def with_retriever(corpus: Path) -> RagGrpoJob:
 
 
 async def observed_retriever(
-    runtime: LocalRuntime, job: RagGrpoJob, until: Callable[[RetrieverObserved], bool]
-) -> RetrieverObserved:
+    runtime: LocalRuntime, job: RagGrpoJob, until: Callable[[ServiceObserved], bool]
+) -> ServiceObserved:
     deadline = time.monotonic() + 60
     while True:
         [retriever] = (await runtime.observe(job)).retrievers

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_operator.core.lifecycle.observed import RetrieverObserved, SubmissionStatus
+from raggrpo_operator.core.lifecycle.observed import ServiceObserved, SubmissionStatus
 from raggrpo_operator.core.state.conditions import is_true
 from support.fakes.adversarial_runtime import AdversarialRuntime, CallFault
 from support.fakes.fake_runtime import T0, exits, make_scenario_job
@@ -235,7 +235,7 @@ class JobLifecycle(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.environment.retrievers))
     @rule(has_ended=st.booleans())
     def fail_retriever(self, has_ended: bool) -> None:
-        failed = RetrieverObserved("kb", "http://kb", problem="killed", has_ended=has_ended)
+        failed = ServiceObserved("kb", "http://kb", problem="killed", has_ended=has_ended)
         self.environment.retrievers["kb"] = failed
 
     # Services and queue

@@ -34,7 +34,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     Observed,
     PreflightObserved,
-    RetrieverObserved,
+    ServiceObserved,
 )
 from raggrpo_operator.core.lifecycle.round import Decision
 from raggrpo_operator.core.state.conditions import get_condition
@@ -336,7 +336,7 @@ def test_gpu_facts_from_preflight_pod_are_ignored() -> None:
 # --- retrievers
 
 
-def retriever_round(seconds: float, *retrievers: RetrieverObserved) -> Decision:
+def retriever_round(seconds: float, *retrievers: ServiceObserved) -> Decision:
     """Run a round `seconds` after the retrievers were started."""
     watch = replace(WATCHED, looked=at(seconds))
     state = RestartState(launch=LaunchState(waiting_since=T0), watch=watch)
@@ -346,8 +346,8 @@ def retriever_round(seconds: float, *retrievers: RetrieverObserved) -> Decision:
 
 
 def test_retriever_condition_reports_loading_and_ready() -> None:
-    loading = retriever_round(60, RetrieverObserved("kb", "http://kb", problem="reads line 7"))
-    ready = retriever_round(60, RetrieverObserved("kb", "http://kb", is_ready=True))
+    loading = retriever_round(60, ServiceObserved("kb", "http://kb", problem="reads line 7"))
+    ready = retriever_round(60, ServiceObserved("kb", "http://kb", is_ready=True))
 
     condition = get_condition(loading.status, ConditionType.RETRIEVER_READY)
     assert (condition.status, condition.reason) == ("False", "RetrieverNotReady")
@@ -358,7 +358,7 @@ def test_retriever_condition_reports_loading_and_ready() -> None:
 
 
 def test_retriever_loading_is_limited_by_provisioning_deadline() -> None:
-    loading = RetrieverObserved("kb", "http://kb", problem="reads line 7")
+    loading = ServiceObserved("kb", "http://kb", problem="reads line 7")
 
     in_time, late = retriever_round(60, loading), retriever_round(60.1, loading)
 

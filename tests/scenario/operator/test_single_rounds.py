@@ -42,7 +42,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     Observed,
     PreflightObserved,
-    RetrieverObserved,
+    ServiceObserved,
     SubmissionStatus,
 )
 from raggrpo_operator.core.lifecycle.round import Decision
@@ -54,7 +54,7 @@ from support.fakes.fake_runtime import T0, make_scenario_job
 READY = ClusterObserved(1, is_ready=True)
 EVERYTHING = Observed(
     cluster=READY,
-    retrievers=(RetrieverObserved("kb", "http://kb"),),
+    retrievers=(ServiceObserved("kb", "http://kb"),),
     preflight=PreflightObserved("any"),
 )
 RELEASES = (DeleteCluster(1), StopRetrievers(), DeletePreflight())

@@ -19,7 +19,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     StopRetrievers,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.observed import RetrieverObserved
+from raggrpo_operator.core.lifecycle.observed import ServiceObserved
 from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import (
     CRASH,
@@ -728,7 +728,7 @@ async def test_lost_retriever_is_restarted_during_training() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
     await scenario.until(lambda status: status.progress.step >= 5)
 
-    scenario.runtime.retrievers["kb"] = RetrieverObserved(
+    scenario.runtime.retrievers["kb"] = ServiceObserved(
         "kb", "http://kb", problem="killed", has_ended=True
     )
     await scenario.until_quiet()
@@ -741,7 +741,7 @@ async def test_rejected_corpus_fails_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
-    scenario.runtime.retrievers["kb"] = RetrieverObserved(
+    scenario.runtime.retrievers["kb"] = ServiceObserved(
         "kb", "http://kb", problem="line 2: no text", has_ended=True, cause=Cause.DATA_ERROR
     )
     await scenario.until_quiet()
@@ -753,7 +753,7 @@ async def test_retriever_not_ready_by_deadline_fails_job() -> None:
     scenario = make_scenario(changes=RETRIEVAL | SHORT)
     await scenario.until(lambda status: scenario.count(StartRetriever) == 1)
 
-    scenario.runtime.retrievers["kb"] = RetrieverObserved("kb", "http://kb", problem="loading")
+    scenario.runtime.retrievers["kb"] = ServiceObserved("kb", "http://kb", problem="loading")
     await scenario.until_quiet()
 
     status, reason, message = scenario.condition(ConditionType.FAILED)

@@ -43,10 +43,12 @@ from raggrpo_operator.core.lifecycle.actions import (
     DeletePush,
     DeleteStaging,
     DumpStacks,
+    StartAgent,
     StartPreflight,
     StartPush,
     StartRetriever,
     StartStaging,
+    StopAgent,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -58,7 +60,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     Observed,
     PreflightObserved,
     PushObserved,
-    RetrieverObserved,
+    ServiceObserved,
     StagingObserved,
     StartObserved,
     SubmissionStatus,
@@ -189,7 +191,8 @@ class FakeRuntime:
     queue: str = ""
     """Why a queue holds the pods, or ""."""
     attempt: Attempt | None = None
-    retrievers: dict[str, RetrieverObserved] = field(default_factory=dict)
+    retrievers: dict[str, ServiceObserved] = field(default_factory=dict)
+    agent: ServiceObserved | None = None
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
     _lost_at: datetime = T0
@@ -216,6 +219,7 @@ class FakeRuntime:
             attempt=attempt,
             progress=None if self.is_blind or self.missing_key else self._progress(),
             retrievers=tuple(self.retrievers.values()),
+            agent=self.agent,
             is_head_reachable=not self._head_is_silent and not self.missing_key,
             missing_key=self.missing_key,
             can_replace_cluster=self.can_replace_cluster,
@@ -247,9 +251,15 @@ class FakeRuntime:
             case DeletePreflight():
                 self._preflight = None
             case StartRetriever(name=name):
-                self.retrievers[name] = RetrieverObserved(name, f"http://{name}", is_ready=True)
+                self.retrievers[name] = ServiceObserved(name, f"http://{name}", is_ready=True)
             case StopRetrievers():
                 self.retrievers.clear()
+            case StartAgent(spec_hash=spec_hash):
+                self.agent = ServiceObserved(
+                    "agent", "http://agent", is_ready=True, spec_hash=spec_hash
+                )
+            case StopAgent():
+                self.agent = None
             case CreateCluster(number=number):
                 if self._cluster is None:
                     self._cluster, self._lost = (number, self.now), None

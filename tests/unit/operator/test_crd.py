@@ -203,6 +203,7 @@ def test_lists_with_keys_have_list_type_map() -> None:
         "status.conditions": ["type"],
         "spec.retrieval.endpoints": ["name"],
         "spec.volumes": ["name"],
+        "spec.rollout.agent.container.env": ["name"],
         "spec.env": ["name"],
     }
     for place, (key,) in keys.items():
@@ -261,9 +262,9 @@ def test_crd_names_and_subresources_are_as_documented() -> None:
 
 
 def test_full_sample_specifies_all_fields() -> None:
-    full, agent = (
+    full, *agents = (
         make_sample(next(path for path in SAMPLES if path.stem == stem)).spec
-        for stem in ("full", "agent")
+        for stem in ("full", "agent", "agent-service", "agent-container")
     )
     given: set[str] = set()
     known: set[str] = set()
@@ -281,7 +282,8 @@ def test_full_sample_specifies_all_fields() -> None:
                     walk(item, here)
 
     walk(full, "spec")
-    walk(agent, "spec")  # an agent excludes the retrieval modes of the full sample
+    for agent in agents:  # an agent excludes the retrieval modes of the full sample
+        walk(agent, "spec")
 
     assert isinstance(full, JobSpec)
     assert known - given == set()
@@ -310,6 +312,7 @@ NO_UNIT = {
     *(f"spec.training.lora.{n}" for n in ("rank", "alpha")),
     *(f"spec.rollout.{n}" for n in ("temperature", "topP", "false")),
     "spec.retrieval.endpoints[].scoreThreshold",
+    "spec.rollout.agent.container.port",
     "spec.reward.functions[].weight",
     *(f"spec.reward.functions[].judge.{n}" for n in ("lowest", "highest", "temperature")),
     "spec.recovery.deadlines.stepTimeoutFactor",

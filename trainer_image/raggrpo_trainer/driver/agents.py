@@ -1,11 +1,14 @@
 """Start and stop the parser process, the gateway and the application of an agent."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import assert_never
+from urllib.parse import urlsplit
 
+from raggrpo_api.names import ENV_GATEWAY_URL
 from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -95,7 +98,7 @@ async def agent_collector(
         policy_models=tuple(agent.policy_models),
     )
     gateway = Gateway(options, tokenizer, pool.submit, parser)
-    base_url = await gateway.start(LOOPBACK)
+    base_url = await _start_gateway(gateway, agent)
     runner = _runner(config, agent, base_url, outages)
     try:
         log = TrajectoryLog(folder)
@@ -113,6 +116,17 @@ async def agent_collector(
         await gateway.stop()
 
 
+async def _start_gateway(gateway: Gateway, agent: AgentSpec) -> str:
+    """Start the gateway and return its URL as the application reaches it."""
+    url = os.environ.get(ENV_GATEWAY_URL, "") if agent.is_service else ""
+    if not url:
+        return await gateway.start(LOOPBACK)
+    address = urlsplit(url)
+    is_local = address.hostname == LOOPBACK
+    await gateway.start(LOOPBACK if is_local else None, address.port or 0)
+    return url
+
+
 def _runner(
     config: TrainerConfig, agent: AgentSpec, base_url: str, outages: Outages
 ) -> AgentRunner:
@@ -120,7 +134,7 @@ def _runner(
         case AgentType.PYTHON:
             processes, code = num_processes(agent.processes), config.reward.code_from.path
             return PythonAgent(agent.python, base_url, processes, code, agent.interpreter)
-        case AgentType.HTTP:
+        case AgentType.HTTP | AgentType.CONTAINER:
             by_trace = agent.identify is Identification.TRACE
             return HttpAgent(agent.url, base_url, outages, sends_trace=by_trace)
         case _:

@@ -68,8 +68,11 @@ class Gateway:
         self._sessions: dict[str, Session] = {}
         self._server = GatewayServer(self, options.keep_alive_seconds)
 
-    async def start(self, host: str, port: int = 0) -> str:
-        """Listen and return the base URL, which ends with `/v1`. Port 0 selects a free port."""
+    async def start(self, host: str | None, port: int = 0) -> str:
+        """Listen and return the base URL, which ends with `/v1`. Port 0 selects a free port.
+
+        Without a host, listen on all IPv4 and IPv6 addresses; the URL is that of loopback.
+        """
         return await self._server.start(host, port)
 
     def open(

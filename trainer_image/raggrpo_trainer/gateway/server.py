@@ -26,6 +26,7 @@ KEEP_ALIVE_SECONDS = 1.0
 """Interval of characters that keep a client waiting; clients time out when they receive nothing."""
 RETRY_HEADER = "x-stainless-retry-count"
 """Header by which OpenAI's clients number the retries of a request."""
+LOOPBACK = "127.0.0.1"
 SUPPORTED = "POST /v1/chat/completions, POST /v1/completions and GET /v1/models"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -66,11 +67,11 @@ class GatewayServer:
             app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )
 
-    async def start(self, host: str, port: int) -> str:
+    async def start(self, host: str | None, port: int) -> str:
         """Listen, and return the base URL. Raises OSError if the port is in use."""
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
-        return f"http://{url_host(host)}:{self._runner.addresses[0][1]}/v1"
+        return f"http://{url_host(host or LOOPBACK)}:{self._runner.addresses[0][1]}/v1"
 
     async def stop(self) -> None:
         """Stop listening and close all connections."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.agent import AgentContainer
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import Sizing
@@ -82,6 +83,20 @@ class StopRetrievers:
 
 
 @dataclass(frozen=True, slots=True)
+class StartAgent:
+    """Start the container of the agent, or replace it if its spec has changed."""
+
+    plan: PodPlan
+    container: AgentContainer
+    spec_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAgent:
+    """Stop the container of the agent."""
+
+
+@dataclass(frozen=True, slots=True)
 class CreateCluster:
     """Create the job's Ray cluster with this number."""
 
@@ -134,6 +149,8 @@ Action = (
     | DeletePush
     | StartRetriever
     | StopRetrievers
+    | StartAgent
+    | StopAgent
     | CreateCluster
     | DeleteCluster
     | SubmitAttempt

@@ -27,11 +27,12 @@ from .actions import (
     DeletePreflight,
     DeletePush,
     DeleteStaging,
+    StopAgent,
     StopRetrievers,
 )
 from .after_attempt import push, recovery
 from .after_attempt.classification import classify
-from .before_attempt import launch, preflight, retrievers, staging, start_from
+from .before_attempt import launch, preflight, services, staging, start_from
 from .before_attempt.queueing import update_queued
 from .deadlines import active_deadline, outages
 from .during_attempt import follow
@@ -89,7 +90,7 @@ def decide(job: RagGrpoJob, observed: Observed, now: datetime) -> Decision:
         return decision
     if (decision := preflight.run_preflight(this)) is not None:  # 6. checks before any GPU is used
         return decision
-    if (decision := retrievers.wait_for_retrievers(this)) is not None:  # 7. managed retrievers
+    if (decision := services.wait_for_services(this)) is not None:  # 7. retrievers and agent
         return decision
     return launch.record_next_attempt(this)  # 8. the next attempt
 
@@ -202,6 +203,8 @@ def _releases(observed: Observed) -> Iterator[Action]:
         yield DeleteCluster(observed.cluster.number)
     if observed.retrievers:
         yield StopRetrievers()
+    if observed.agent is not None:
+        yield StopAgent()
     if observed.staging is not None:
         yield DeleteStaging()
     if observed.preflight is not None:
@@ -231,7 +234,7 @@ def _continue_attempt(this: Round) -> Decision:
     ):  # first delete the cluster of an earlier attempt
         this.actions.append(DeleteCluster(cluster.number))
         return this.decision(RELEASE_SECONDS)
-    retrievers.ensure_retrievers(this)
+    services.ensure_services(this)
     # Ignore observations of earlier attempts and clusters.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt, progress = observed.attempt, observed.progress

@@ -112,20 +112,22 @@ class AttemptObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class RetrieverObserved:
-    """State of one managed retriever."""
+class ServiceObserved:
+    """State of a managed retriever or of the container of an agent."""
 
     name: str
     address: str
-    """Base URL of the retriever."""
+    """Base URL."""
     is_ready: bool = False
     problem: str = ""
     has_ended: bool = False
-    """Whether the retriever has exited and must be restarted."""
+    """Whether the service has exited and must be restarted."""
     cause: Cause | None = None
-    """Cause that a restart of the retriever cannot fix, or None if there is none."""
-    reason: ConditionReason = ConditionReason.RETRIEVER_NOT_READY
-    """Condition reason for `problem`."""
+    """Cause that a restart of the service cannot fix, or None if there is none."""
+    reason: ConditionReason | None = None
+    """Condition reason for `problem`; None: the service is not ready."""
+    spec_hash: str = ""
+    """Hash of the spec that the service was started with; "" for retrievers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,8 @@ class Observed:
     attempt: AttemptObserved | None = None
     progress: Progress | None = None
     """Response of GET /progress; None if it could not be read."""
-    retrievers: tuple[RetrieverObserved, ...] = ()
+    retrievers: tuple[ServiceObserved, ...] = ()
+    agent: ServiceObserved | None = None
     device: DeviceObserved | None = None
     """Set once preflight has a result; None if the device is unknown."""
     start: StartObserved | None = None

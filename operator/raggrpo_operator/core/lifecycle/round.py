@@ -145,7 +145,11 @@ class Round:
         sizing = size(self.spec, self.status.preflight.known_facts)
         return PodPlan(self.spec, self.pod_image, sizing)
 
-    def attempt_config(self, retriever_addresses: Mapping[str, str] | None = None) -> TrainerConfig:
+    def attempt_config(
+        self,
+        retriever_addresses: Mapping[str, str] | None = None,
+        agent_address: str = "",
+    ) -> TrainerConfig:
         """Return the newest attempt's configuration, which depends on status and addresses only."""
         remedies = self.state.remedies
         return trainer_config(
@@ -159,6 +163,7 @@ class Round:
             skipped_steps=remedies.skipped_steps,
             rejected_checkpoints=remedies.rejected_checkpoints,
             retriever_addresses=retriever_addresses,
+            agent_address=agent_address,
         )
 
     def upgrade_message(self) -> str:

@@ -1,4 +1,4 @@
-"""Egress rules of a job's pods: DNS, each other, and the servers named in the job's spec.
+"""Egress rules of a job's pods: DNS, pods of the job, and the servers named in the job's spec.
 
 Only fields that are marked as servers count, not the values of environment variables.
 
@@ -10,17 +10,16 @@ Therefore `api_server` must also list the endpoint addresses: otherwise a rule f
 on the same port also admits the API server.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from raggrpo_api.fields.kubernetes_names import NAMESPACE
 from raggrpo_api.job import Metadata
-from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_operator.core.spec.servers import servers
+from raggrpo_operator.core.spec.servers import Address as Server
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest
-from .policy_selectors import job_pods, namespace_peer, policy_port
+from .policy_selectors import namespace_peer, policy_port
 
 ALL_ADDRESSES = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
 METADATA_SERVICES = (
@@ -48,14 +47,24 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 
-def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> list[Manifest]:
-    """Return the egress rules; if egress is unrestricted, one empty rule that admits everything."""
+def egress_rules(
+    job: Metadata,
+    settings: ClusterSettings,
+    addresses_of_servers: Iterable[Server],
+    *,
+    peers: Sequence[Manifest] = (),
+    own_rules: Sequence[Manifest] = (),
+) -> list[Manifest]:
+    """Return the egress rules; if egress is unrestricted, one empty rule that admits everything.
+
+    `peers` are reached on all ports, and `own_rules` are added to those for servers.
+    """
     if not settings.restrict_egress:
         return [{}]
     denied = [ip_network(each) for each in (*settings.api_server, *METADATA_SERVICES)]
     denied += [_behind_nat64(each) for each in denied if isinstance(each, IPv4Network)]
     namespaces, ports, addresses = set[str](), set[int](), set[tuple[str, int]]()
-    for host, port in servers(spec):
+    for host, port in addresses_of_servers:
         if address := _address(host):
             forms = {address, _embedded(address) or address}
             if not any(form in network for form in forms for network in denied):
@@ -66,8 +75,10 @@ def egress_rules(job: Metadata, settings: ClusterSettings, spec: JobSpec) -> lis
         ports |= {port} if is_external else set()
     rules: list[Manifest] = [
         {"ports": [policy_port(DNS_PORT, "UDP"), policy_port(DNS_PORT)]},
-        {"to": [{"podSelector": job_pods(job)}, *map(namespace_peer, sorted(namespaces))]},
     ]
+    if everywhere := [*peers, *map(namespace_peer, sorted(namespaces))]:
+        rules.append({"to": everywhere})
+    rules += own_rules
     if ports:
         blocks = [_block(network, denied) for network in ALL_ADDRESSES]
         rules.append({"to": blocks, "ports": [policy_port(each) for each in sorted(ports)]})

@@ -9,7 +9,7 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.job import Metadata
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.spec.resources import CaBundle, Device, Toleration
+from raggrpo_api.spec.resources import CaBundle, Device, EnvVar, Toleration
 from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 
@@ -173,10 +173,7 @@ def trainer_env(
         env["PYTHONPATH"] = _plain("PYTHONPATH", names.REWARD_CODE_DIR)
     if for_driver:
         env |= {name: _plain(name, value) for name, value in ca_bundle_env(spec).items()}
-    for variable in spec.env:
-        ref = variable.secret_key_ref
-        plain = _plain(variable.name, variable.value)
-        env[variable.name] = _from_secret(variable.name, ref) if ref is not None else plain
+    env |= {variable["name"]: variable for variable in job_variables(spec.env)}
     headers = [header for each in spec.retrieval.endpoints for header in each.headers]
     headers += [header for _, judge in spec.reward.judges for header in judge.headers]
     for ref in (header.secret_key_ref for header in headers if for_driver):
@@ -184,6 +181,16 @@ def trainer_env(
             name = names.secret_env(ref.name, ref.key)
             env[name] = _from_secret(name, ref)
     return list(env.values())
+
+
+def job_variables(variables: Sequence[EnvVar]) -> list[Manifest]:
+    """Return the variables of a job as those of a container."""
+    return [
+        _plain(each.name, each.value)
+        if each.secret_key_ref is None
+        else _from_secret(each.name, each.secret_key_ref)
+        for each in variables
+    ]
 
 
 def ca_bundle_env(spec: JobSpec) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
+from raggrpo_api.status.sizing import PodRole
 
 from .metadata import Manifest
 
@@ -9,8 +10,14 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def job_pods(job: Metadata) -> Manifest:
-    """Return the selector of the job's pods."""
-    return {"matchLabels": {names.LABEL_JOB: job.name}}
+    """Return the selector of the job's pods, except those of an agent's container."""
+    no_agent = {"key": names.LABEL_ROLE, "operator": "NotIn", "values": [str(PodRole.AGENT)]}
+    return {"matchLabels": {names.LABEL_JOB: job.name}, "matchExpressions": [no_agent]}
+
+
+def pods_of_role(job: Metadata, role: PodRole) -> Manifest:
+    """Return the selector of the job's pods with a role."""
+    return {"matchLabels": {names.LABEL_JOB: job.name, names.LABEL_ROLE: str(role)}}
 
 
 def namespace_peer(namespace: str) -> Manifest:

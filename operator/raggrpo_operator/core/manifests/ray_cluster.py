@@ -14,6 +14,7 @@ from raggrpo_operator.core.sizing.size import sizing_for
 from raggrpo_operator.core.spec.ray_variables import RAY_VARIABLES
 from raggrpo_operator.core.spec.world import SPARE_CPUS
 
+from .agent import gateway_url
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_metadata
 from .pods import container, pod_labels, pod_spec, trainer_env
@@ -68,6 +69,9 @@ def _head(
     sizing = sizing_for(plan.sizing, PodRole.HEAD)
     store = f"{plan.spec.monitoring.log_dir}/{names.HEADS_DIR}/{job.uid}/{action.name}"
     own = {names.ENV_HEAD_STORE: store, **_ray_env(action)}
+    agent = plan.spec.rollout.agent
+    if agent is not None and agent.is_service:
+        own[names.ENV_GATEWAY_URL] = gateway_url(job)
     env = trainer_env(plan.spec, own, for_driver=True)
     ray_head = container(
         plan, settings, names.HEAD_CONTAINER, sizing=sizing, env=env, for_driver=True

@@ -11,8 +11,9 @@ from raggrpo_operator.core.spec.path_fields import is_within, volume_of
 from raggrpo_operator.core.spec.retriever_command import retriever_arguments
 
 from .cluster_settings import ClusterSettings
-from .metadata import Manifest, child_metadata
-from .pods import claim_volume, container, literal, plain_env, pod_labels, pod_spec
+from .metadata import Manifest
+from .pods import claim_volume, container, literal, plain_env, pod_spec
+from .service_pods import deployment, server_ports_and_probes, service
 
 
 def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRetriever) -> Manifest:
@@ -28,71 +29,23 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
         read_only_claims=True,
     )
     server["volumeMounts"] += _index_mounts(plan.spec, action.managed)
-    server |= {
-        "command": _command(action.managed),
-        "ports": [{"name": "http", "containerPort": names.RETRIEVER_PORT}],
-        # The port opens before the index is loaded; /healthz reports readiness.
-        "readinessProbe": {
-            "httpGet": {"path": "/healthz", "port": "http"},
-            "periodSeconds": 5,
-            "timeoutSeconds": 3,
-        },
-        "livenessProbe": {
-            "tcpSocket": {"port": "http"},
-            "initialDelaySeconds": 60,
-            "periodSeconds": 20,
-            "failureThreshold": 6,
-        },
-    }
-    labels = pod_labels(job, PodRole.RETRIEVER) | _retriever_label(action.name)
-    serving = pod_spec(plan, settings, server, sizing=sized) | {"terminationGracePeriodSeconds": 10}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(job, action.name),
-        "spec": {
-            "replicas": 1,
-            "revisionHistoryLimit": 1,
-            "selector": {"matchLabels": _selector(job, action.name)},
-            "strategy": {"type": "Recreate"},
-            "template": {"metadata": {"labels": labels}, "spec": serving},
-        },
-    }
+    # The port opens before the index is loaded; /healthz reports readiness.
+    server |= {"command": _command(action.managed)} | server_ports_and_probes(
+        names.RETRIEVER_PORT, "/healthz"
+    )
+    pod = pod_spec(plan, settings, server, sizing=sized)
+    name = names.retriever_name(job.name, job.uid, action.name)
+    return deployment(job, name, PodRole.RETRIEVER, _label(action.name), pod)
 
 
 def render_service(job: Metadata, endpoint: str, name: str = "") -> Manifest:
     """Return the Service of a managed retriever; `name` replaces the default name."""
-    port = {"name": "http", "protocol": "TCP", "port": names.RETRIEVER_PORT, "targetPort": "http"}
-    metadata = _metadata(job, endpoint)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata | ({"name": name} if name else {}),
-        "spec": {
-            "type": "ClusterIP",
-            "ipFamilyPolicy": "PreferDualStack",
-            "selector": _selector(job, endpoint),
-            "ports": [port],
-        },
-    }
+    default = names.retriever_name(job.name, job.uid, endpoint)
+    return service(job, name or default, _label(endpoint), names.RETRIEVER_PORT)
 
 
-def service_address(namespace: str, service: str) -> str:
-    """Return the base URL of a managed retriever's Service."""
-    return f"http://{service}.{namespace}.svc:{names.RETRIEVER_PORT}"
-
-
-def _metadata(job: Metadata, endpoint: str) -> Manifest:
-    name = names.retriever_name(job.name, job.uid, endpoint)
-    return child_metadata(job, name, labels=_retriever_label(endpoint))
-
-
-def _retriever_label(endpoint: str) -> dict[str, str]:
+def _label(endpoint: str) -> dict[str, str]:
     return {names.LABEL_RETRIEVER: endpoint}
-
-
-def _selector(job: Metadata, endpoint: str) -> dict[str, str]:
-    return {names.LABEL_JOB: job.name, **_retriever_label(endpoint)}
 
 
 def _command(managed: ManagedRetriever) -> list[str]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+from raggrpo_api import names
 from raggrpo_api.fields.json_values import placeholders
 from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.placeholders import GATEWAY_PLACEHOLDERS
+from raggrpo_api.spec.resources import EnvVar
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
@@ -88,13 +90,86 @@ def identification_fits_type(agent: AgentSpec) -> bool:
     return (agent.type is AgentType.PYTHON) == (agent.identify is Identification.SLOT)
 
 
-def http_agent_is_local(inputs: RuleInput) -> Iterator[Violation]:
-    """Reject type Http in pods, whose gateway is reachable only within the head."""
+@spec_rule(
+    "spec.rollout.agent",
+    field="container",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="type Container needs an image, which other types do not have",
+    values=lambda agent: agent.type,
+    remedy="set type: Container and container: {image: ...}, or remove container",
+    cel=f"({_TYPE} == 'Container') == has(self.container)",
+)
+def container_agent_has_image(agent: AgentSpec) -> bool:
+    """Require an image for type Container only."""
+    return (agent.type is AgentType.CONTAINER) == (agent.container is not None)
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="allowFrom",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="the pods of an application of type Http must be named, so that they reach the gateway",
+    values=lambda agent: agent.type,
+    remedy="add allowFrom: {namespace: apps, podSelector: app=support}",
+    cel=f"{_TYPE} != 'Http' || has(self.allowFrom)",
+    applies=lambda inputs: inputs.in_pods,
+)
+def http_agent_reaches_gateway(agent: AgentSpec) -> bool:
+    """Require the pods of type Http, from which the NetworkPolicy admits calls of the gateway."""
+    return agent.type is not AgentType.HTTP or agent.allow_from is not None
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="allowFrom",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="only type Http has pods that are not part of the job",
+    values=lambda agent: agent.type,
+    remedy="remove allowFrom, or set type: Http",
+    cel=f"{_TYPE} == 'Http' || !has(self.allowFrom)",
+)
+def only_http_agents_admit_pods(agent: AgentSpec) -> bool:
+    """Reject other pods for types whose application the job runs."""
+    return agent.type is AgentType.HTTP or agent.allow_from is None
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="processMemory",
+    reason=Reason.AGENT_INCOMPLETE,
+    message="processes and processMemory belong to type Python",
+    values=lambda agent: agent.type,
+    remedy="remove them, or set type: Python; the memory of a container is container.memory",
+    cel=f"{_TYPE} == 'Python' || ({value_or('processes', '0')} == 0 && "
+    f"!{is_filled('processMemory')})",
+)
+def processes_are_used(agent: AgentSpec) -> bool:
+    """Reject processes of types that have none."""
+    return agent.type is AgentType.PYTHON or not (agent.processes or agent.process_memory)
+
+
+@spec_rule(
+    "spec.rollout.agent.container.env[]",
+    field="name",
+    reason=Reason.RESERVED_NAME,
+    message="the variable is set by the operator to the gateway",
+    values=lambda variable: variable.name,
+    remedy="remove it; for a client of another server, use a variable with another name",
+    cel=f"!(self.name in {sorted(names.GATEWAY_ENV)})",
+)
+def gateway_variables_are_not_set(variable: EnvVar) -> bool:
+    """Reject variables that lead the application to the gateway."""
+    return variable.name not in names.GATEWAY_ENV
+
+
+def container_agent_has_command(inputs: RuleInput) -> Iterator[Violation]:
+    """Require a command in local runs, which run no images."""
     agent = inputs.spec.rollout.agent
-    if inputs.in_pods and agent is not None and agent.type is AgentType.HTTP:
-        message = "type Http is supported only by raggrpo run, on the machine of the application"
-        remedy = "set type: Python, or run the job with raggrpo run"
-        yield Violation("spec.rollout.agent.type", Reason.AGENT_MODE, message, remedy)
+    if not inputs.in_pods and agent and agent.container and not agent.container.command:
+        message = "a local run does not run images, only the command"
+        remedy = "specify the command, such as [python, -m, app], or run the job in a cluster"
+        path = "spec.rollout.agent.container.command"
+        yield Violation(path, Reason.AGENT_INCOMPLETE, message, remedy)
 
 
 def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:
@@ -114,5 +189,5 @@ def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:
     elif used and not by_request:
         names = ", ".join(f"{{{name}}}" for name in sorted(used))
         message = f"{names} is only available if calls are identified by Request"
-        remedy = "remove it, or set identify: Request for an application of type Http"
+        remedy = "remove it, or set identify: Request for type Http or Container"
         yield Violation("spec.rollout.agent.request", Reason.AGENT_IDENTIFICATION, message, remedy)

@@ -3,6 +3,7 @@
 import re
 
 from raggrpo_api.fields import kubernetes_names
+from raggrpo_api.spec.agent import AgentContainer
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import ResourcesSpec, SchedulingSpec, Toleration
 from raggrpo_operator.core.spec.violation import Reason
@@ -15,15 +16,16 @@ _NATIVE, _QUOTA = kubernetes_names.NATIVE_RESOURCES, kubernetes_names.QUOTA_RESO
 
 @spec_rule(
     "spec",
+    "spec.rollout.agent.container",
     field="image",
     reason=Reason.IMAGE_NOT_A_NAME,
     message="a digest without a name is not an image reference",
     remedy="write image: name@sha256:digest",
     cel=f"!has(self.image) || !{matches('self.image', kubernetes_names.BARE_DIGEST)}",
 )
-def image_is_a_name(spec: JobSpec) -> bool:
+def image_is_a_name(block: JobSpec | AgentContainer) -> bool:
     """Reject an image that is only a digest, because the kubelet requires a name."""
-    return re.fullmatch(kubernetes_names.BARE_DIGEST, spec.image) is None
+    return re.fullmatch(kubernetes_names.BARE_DIGEST, block.image) is None
 
 
 @spec_rule(

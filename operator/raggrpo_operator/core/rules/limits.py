@@ -79,6 +79,15 @@ shm_size_is_in_range = _in_range("shm_size_is_in_range", "spec.resources", "shmS
 retriever_memory_is_in_range = _in_range(
     "retriever_memory_is_in_range", "spec.retrieval.endpoints[].managed", "memory", MEMORY_RANGE
 )
+agent_cpu_is_in_range = _in_range(
+    "agent_cpu_is_in_range", "spec.rollout.agent.container", "cpu", CPU_RANGE
+)
+agent_memory_is_in_range = _in_range(
+    "agent_memory_is_in_range", "spec.rollout.agent.container", "memory", MEMORY_RANGE
+)
+process_memory_is_in_range = _in_range(
+    "process_memory_is_in_range", "spec.rollout.agent", "processMemory", MEMORY_RANGE
+)
 claim_size_is_in_range = _in_range(
     "claim_size_is_in_range", "spec.volumes[].claimTemplate", "size", STORAGE_RANGE, ""
 )
@@ -96,6 +105,7 @@ def file_names_are_short(inputs: RuleInput) -> Iterator[Violation]:
 
 @spec_rule(
     "spec.env",
+    "spec.rollout.agent.container.env",
     reason=Reason.SPEC_TOO_LARGE,
     message=f"names, values and references of env exceed {limits.MAX_ENV_BYTES} bytes in total",
     remedy="shorten values, or read them from a file",

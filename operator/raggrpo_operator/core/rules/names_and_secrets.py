@@ -20,6 +20,14 @@ from .base.cel import is_filled, matches
 from .base.rule_input import RuleInput
 from .base.spec_rule import spec_rule, values_at
 
+_CONTAINER = "spec.rollout.agent.container"
+ENV = ("spec.env[]", f"{_CONTAINER}.env[]")
+OTHER_TEXTS = (
+    "spec.checkpoint.backup.url",
+    "spec.egress[]",
+    *(f"{_CONTAINER}.{name}[]" for name in ("command", "args", "egress")),
+)
+"""Texts outside the CEL rules on secrets."""
 HEADERS = ("spec.retrieval.endpoints[].headers[]", "spec.reward.functions[].judge.headers[]")
 URLS = ("spec.retrieval.endpoints[]", "spec.reward.functions[]")
 _FOLDERS = "|".join(sorted(path.removeprefix("/") for path in names.RESERVED_MOUNTS))
@@ -40,6 +48,8 @@ def names_are_unique(inputs: RuleInput) -> Iterator[Violation]:
         "spec.volumes": [volume.name for volume in spec.volumes],
         "spec.env": [variable.name for variable in spec.env],
     }
+    if (agent := spec.rollout.agent) is not None and agent.container is not None:
+        lists["spec.rollout.agent.container.env"] = [each.name for each in agent.container.env]
     for path, listed in lists.items():
         for name, count in Counter(listed).items():
             if count > 1:
@@ -87,7 +97,7 @@ def actor_fields_are_unique(fields: list[str]) -> bool:
 
 
 @spec_rule(
-    "spec.env[]",
+    *ENV,
     field="name",
     reason=Reason.RESERVED_NAME,
     message="the variable is set by the operator",
@@ -164,7 +174,7 @@ def mount_path_has_no_colon(volume: Volume) -> bool:
 
 
 @spec_rule(
-    "spec.env[]",
+    *ENV,
     reason=Reason.ONE_SOURCE_OF_VALUE,
     message="value and secretKeyRef are both specified",
     values=lambda variable: variable.name,
@@ -202,7 +212,7 @@ def header_has_one_source(header: Header) -> bool:
 
 
 @spec_rule(
-    "spec.env[]",
+    *ENV,
     *HEADERS,
     field="value",
     reason=Reason.SECRET_IN_PLAIN_TEXT,
@@ -218,7 +228,7 @@ def secret_names_have_no_value(literal: EnvVar | Header) -> bool:
 
 
 @spec_rule(
-    "spec.env[]",
+    *ENV,
     *HEADERS,
     field="value",
     reason=Reason.SECRET_IN_PLAIN_TEXT,
@@ -259,12 +269,17 @@ def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
             rule = secret_names_have_no_value if finding.by_name else values_contain_no_secret
             message = f"{rule.message} ({finding.name})"
             yield Violation(finding.path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
-    for place in ("spec.checkpoint.backup.url", "spec.egress[]"):
-        for path, url in values_at(inputs.spec, place):
-            if has_known_secret(url):
-                message = urls_contain_no_secret.message
-                remedy = "remove the secret; specify credentials in spec.env with secretKeyRef"
+    for place in OTHER_TEXTS:
+        for path, text in values_at(inputs.spec, place):
+            if has_known_secret(text):
+                message = "the text contains a value that looks like a secret"
+                remedy = f"remove the secret; specify it in {_env_of(place)} with secretKeyRef"
                 yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+
+
+def _env_of(place: str) -> str:
+    """Return the environment of the pods that read the field."""
+    return ENV[place.startswith(_CONTAINER)].removesuffix("[]")
 
 
 def _other_literals(inputs: RuleInput) -> Iterator[Violation]:

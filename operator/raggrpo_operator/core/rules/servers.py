@@ -6,12 +6,12 @@ from raggrpo_api.fields.addresses import OTHER_PATH_PATTERN, has_other_path, url
 from raggrpo_api.fields.reach import Server
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_operator.core.spec.marked_fields import marked_places, marked_values
-from raggrpo_operator.core.spec.servers import servers, variable_address
+from raggrpo_operator.core.spec.servers import AGENT, agent_servers, servers, variable_address
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .base.cel import matches
 from .base.rule_input import RuleInput, warning
-from .base.spec_rule import spec_rule
+from .base.spec_rule import spec_rule, values_at
 
 
 @spec_rule(
@@ -29,13 +29,17 @@ def urls_have_one_path(url: str) -> bool:
 
 def servers_of_variables_are_listed(inputs: RuleInput) -> Iterator[Violation]:
     """Warn if a variable names a server that the pods' NetworkPolicy does not admit."""
-    admitted = set(servers(inputs.spec))
-    for index, variable in enumerate(inputs.spec.env):
-        address = variable_address(variable)
-        if address and inputs.in_pods and address not in admitted:
-            message = f"no field of the job opens the network to the server in {variable.name}"
-            remedy = "add its URL to spec.egress, unless networkPolicy.egress of the chart opens it"
-            yield warning(f"spec.env[{index}].value", Reason.SERVER_NOT_LISTED, message, remedy)
+    for place, admitted in (("spec", servers(inputs.spec)), (AGENT, agent_servers(inputs.spec))):
+        listed = set(admitted)
+        for path, variable in values_at(inputs.spec, f"{place}.env[]"):
+            address = variable_address(variable)
+            if address and inputs.in_pods and address not in listed:
+                message = f"no field of the job opens the network to the server in {variable.name}"
+                remedy = (
+                    f"add its URL to {place}.egress, unless networkPolicy.egress of the chart "
+                    "opens it"
+                )
+                yield warning(f"{path}.value", Reason.SERVER_NOT_LISTED, message, remedy)
 
 
 def urls_are_valid(inputs: RuleInput) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""CPU, memory and /dev/shm of the pods of Ray head, engines, preflight and retrievers.
+"""CPU, memory and /dev/shm of the pods of Ray head, engines, preflight, retrievers and agents.
 
 Memory is both request and limit, so the cluster reserves the sum of the terms.
 """
@@ -18,7 +18,7 @@ from raggrpo_api.spec.resources import Device, Placement
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import PodRole, PodSizing, SizingTerm
 from raggrpo_api.trainer.preflight import Facts
-from raggrpo_operator.core.spec.quantity import format_bytes, parse_quantity
+from raggrpo_operator.core.spec.quantity import format_bytes, format_size, parse_quantity
 from raggrpo_operator.core.spec.sources import source_urls
 from raggrpo_operator.core.spec.world import cpus_per_rollout_pod, num_engines
 
@@ -47,6 +47,15 @@ PUSH_BYTES = 2 * GIB
 """Memory of the push pod without the model that it exports."""
 PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
+AGENT_BYTES = GIB
+"""Memory of a pod of an agent's container, if unspecified."""
+PROCESS_MEMORY = "256Mi"
+"""Memory of a process of an agent of type Python, if unspecified.
+
+Clients of the API take 70 to 130 MiB; the rest is for the application.
+"""
+PROCESS_CPU = 1 / 16
+"""CPUs of such a process, which waits for the policy most of the time."""
 PYTHON_OBJECT_FACTOR = 6
 """Size of a token's Python objects, relative to its packed id, mask and logprob (12 bytes)."""
 TEXT_BYTES_PER_TOKEN = 8
@@ -73,12 +82,13 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
         _head("driver", DRIVER_BYTES[device], "driver, rewards and progress server"),
         _head("dataset", _dataset(spec, facts), f"{facts.rows} prompts and their tokens"),
         _head("samples", samples, "samples of two steps as Python objects"),
+        *_agent_processes(spec),
         _head("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
     ]
     memory.append(_head("pageCache", 0.1 * total(memory), "10 % of the other terms"))
     pod = PodSizing(
         role=PodRole.HEAD,
-        cpu=_capped_cpu(spec, HEAD_CPU),
+        cpu=_capped_cpu(spec, HEAD_CPU, _processes(spec) * PROCESS_CPU),
         memory=format_bytes(total(memory), unit),
         shm=shm_size,
         object_store=head_object_store_bytes(spec),
@@ -170,6 +180,37 @@ def _retriever(spec: JobSpec, facts: Facts, name: str, managed: ManagedRetriever
     return pod, terms
 
 
+def agent(spec: JobSpec) -> Sized | None:
+    """Return the size of the pods of an agent's container, or None if the job has none."""
+    container = spec.rollout.agent.container if spec.rollout.agent is not None else None
+    if container is None:
+        return None
+    default = term("agentMemory", "application", AGENT_BYTES, "default of container.memory")
+    memory = with_specified("agentMemory", [default], container.memory)
+    pod = PodSizing(
+        role=PodRole.AGENT,
+        replicas=container.replicas,
+        cpu=container.cpu or _capped_cpu(spec, SIDE_CPU),
+        memory=container.memory or format_bytes(AGENT_BYTES, memory_unit(spec)),
+    )
+    return pod, memory
+
+
+def _agent_processes(spec: JobSpec) -> list[SizingTerm]:
+    """Return the memory of the processes of an agent of type Python, which the driver starts."""
+    if not (number := _processes(spec)):
+        return []
+    assert spec.rollout.agent is not None
+    each = parse_quantity(spec.rollout.agent.process_memory or PROCESS_MEMORY)
+    reason = f"{number} processes of the agent × {format_size(each)}"
+    return [_head("agent", number * each, reason)]
+
+
+def _processes(spec: JobSpec) -> int:
+    agent = spec.rollout.agent
+    return agent.processes if agent is not None and not agent.is_service else 0
+
+
 def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
     """Return the memory of a CPU engine: vLLM, weights and KV cache."""
     if not facts.parameters:
@@ -177,10 +218,12 @@ def cpu_engine_bytes(spec: JobSpec, facts: Facts) -> int:
     return GIB + weights_bytes(spec, facts) + cpu_kv_cache(spec, facts)
 
 
-def _capped_cpu(spec: JobSpec, defaults: Mapping[Device, str]) -> str:
-    """Return the default CPUs of a pod, capped at resources.cpu."""
-    amounts = [defaults[spec.resources.device], spec.resources.cpu]
-    return min(filter(None, amounts), key=parse_quantity)
+def _capped_cpu(spec: JobSpec, defaults: Mapping[Device, str], more: float = 0.0) -> str:
+    """Return the default CPUs of a pod plus `more`, capped at resources.cpu."""
+    default = defaults[spec.resources.device]
+    if more:
+        default = f"{round(parse_quantity(default) + more, 3):g}"
+    return min(filter(None, [default, spec.resources.cpu]), key=parse_quantity)
 
 
 def _engine_term(spec: JobSpec, facts: Facts, gpus: int) -> SizingTerm:

@@ -47,7 +47,7 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
     rollout, staging = pod_sizing.rollout(spec, known), pod_sizing.staging(spec)
-    push = pod_sizing.push(spec, known)
+    push, agent = pod_sizing.push(spec, known), pod_sizing.agent(spec)
     others: list[Sized] = [
         pod_sizing.head(spec, known),
         *([rollout] if rollout is not None else []),
@@ -55,6 +55,7 @@ def size(spec: JobSpec, facts: Facts | None = None) -> Sizing:
         pod_sizing.preflight(spec, known),
         *([push] if push is not None else []),
         *pod_sizing.retrievers(spec, known),
+        *([agent] if agent is not None else []),
     ]
     return Sizing(
         gpus=_gpus(spec),

@@ -30,6 +30,8 @@ from .world import cpus_per_pod, decay_steps, total_steps, world
 MIN_BATCHED_TOKENS = {Device.GPU: 8192, Device.CPU: 4096}
 """Minimum tokens per engine step that keep the device busy during prefill."""
 MAX_WORKERS = 16
+MAX_PROCESSES = 32
+"""Maximum processes of an agent of type Python if processes is unspecified."""
 LORA_LEARNING_RATE = 1e-5
 """Learning rate of adapters if unspecified: ten times the default of full training."""
 PASSAGE_SHARE = 0.75
@@ -109,12 +111,14 @@ def trainer_config(
     skipped_steps: Sequence[int] = (),
     rejected_checkpoints: Sequence[str] = (),
     retriever_addresses: Mapping[str, str] | None = None,
+    agent_address: str = "",
 ) -> TrainerConfig:
     """Return the configuration of attempt `number`.
 
     `pinned` replaces Auto with the value chosen by an earlier attempt. `schema` is the digest of
     the schema that the image supports; "" means this release's schema. `retriever_addresses` are
-    base URLs of managed retrievers by endpoint. `config_hash` covers everything except the
+    base URLs of managed retrievers by endpoint, `agent_address` that of the agent's container.
+    `config_hash` covers everything except the
     attempt's identity, including these URLs; `resume_hash` covers the values that a checkpoint
     depends on.
     """
@@ -130,6 +134,7 @@ def trainer_config(
         resume_hash=content_hash(resume_values(spec)),
     )
     spec = _with_retriever_urls(spec, retriever_addresses or {})
+    spec = _with_agent_url(spec, agent_address)
     blocks = {
         name: getattr(spec, name)
         for name in JobSpec.model_fields
@@ -186,6 +191,9 @@ def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) ->
         sized["training.miniBatchPrompts"] = data.train_batch_size
     if data.num_workers > min(cpu_limit, MAX_WORKERS):
         sized["data.numWorkers"] = min(cpu_limit, MAX_WORKERS)
+    agent = spec.rollout.agent
+    if agent is not None and not agent.is_service and not agent.processes:
+        sized["rollout.agent.processes"] = min(MAX_PROCESSES, 2 * cpu_limit)
     for number, endpoint in enumerate(retrieval.endpoints):
         managed = endpoint.managed
         if managed is not None and managed.embeds and not managed.index_path:
@@ -262,6 +270,15 @@ def _with_retriever_urls(spec: JobSpec, addresses: Mapping[str, str]) -> JobSpec
     endpoints = [resolved(each) for each in spec.retrieval.endpoints]
     retrieval = spec.retrieval.model_copy(update={"endpoints": endpoints})
     return spec.model_copy(update={"retrieval": retrieval})
+
+
+def _with_agent_url(spec: JobSpec, address: str) -> JobSpec:
+    """Return the spec with the URL of the agent's container, if there is one."""
+    agent = spec.rollout.agent
+    if agent is None or agent.container is None or not address:
+        return spec
+    agent = agent.model_copy(update={"url": address + agent.container.path})
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"agent": agent})})
 
 
 def _get(values: Any, path: str) -> Any:

@@ -11,14 +11,26 @@ from raggrpo_api.spec.resources import EnvVar
 from .marked_fields import marked_values
 
 HTTP_PORT, HTTPS_PORT = 80, 443
+AGENT = "spec.rollout.agent.container"
+"""Block whose servers are called by the container of an agent only."""
 Address = tuple[str, int]
 """Host and port; host "" is any host outside the cluster."""
 
 
 def servers(spec: JobSpec) -> Iterator[Address]:
-    """Yield the address of each server in a field that is marked as a server."""
-    for _, marker, value in marked_values(spec, Server):
-        if address := server_address(marker.url or value):
+    """Yield the address of each server that trainer and retrievers call."""
+    yield from _servers(spec, of_agent=False)
+
+
+def agent_servers(spec: JobSpec) -> Iterator[Address]:
+    """Yield the address of each server that the container of an agent calls."""
+    yield from _servers(spec, of_agent=True)
+
+
+def _servers(spec: JobSpec, *, of_agent: bool) -> Iterator[Address]:
+    for path, marker, value in marked_values(spec, Server):
+        is_called = path.startswith(f"{AGENT}.") == of_agent
+        if is_called and (address := server_address(marker.url or value)):
             yield address
 
 

@@ -23,6 +23,7 @@ EXPLANATIONS = (
     (ConditionType.STALLED, "True"),
     (ConditionType.PROGRESSING, "False"),
     (ConditionType.RETRIEVER_READY, "False"),
+    (ConditionType.AGENT_SERVICE_READY, "False"),
     (ConditionType.CLUSTER_READY, "False"),
     (ConditionType.CHECKPOINT_HEALTHY, "False"),
     (ConditionType.RESUME_VERIFIED, "False"),

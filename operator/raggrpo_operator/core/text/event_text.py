@@ -72,6 +72,8 @@ def _headline(status: JobStatus, now: Condition, before: Condition) -> str:
             return "Waiting for the preflight pod" if is_start_problem else ""
         case ConditionType.RETRIEVER_READY, "False":
             return "Waiting for managed retrievers"
+        case ConditionType.AGENT_SERVICE_READY, "False":
+            return "Waiting for the container of the agent"
         case ConditionType.CLUSTER_READY, "False":
             return "Waiting for the Ray cluster's pods" if is_start_problem else ""
         case ConditionType.PROGRESSING, "False":

@@ -7,19 +7,26 @@ from dataclasses import dataclass
 
 from raggrpo_api import names
 from raggrpo_api.job import Metadata
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     PodPlan,
+    StartAgent,
     StartPreflight,
     StartPush,
     StartRetriever,
     StartStaging,
 )
+from raggrpo_operator.core.manifests.agent import (
+    render_agent,
+    render_agent_service,
+    render_gateway_service,
+)
 from raggrpo_operator.core.manifests.claim import render_claims
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.config_map import render_config_map
-from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.network_policy import render_network_policies
 from raggrpo_operator.core.manifests.preflight_pod import render_preflight_pod
 from raggrpo_operator.core.manifests.push_pod import render_push_pod
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
@@ -88,13 +95,28 @@ class Children:
         await self.owned.apply(job, render_service(job, action.name))
         await self.owned.apply(job, render_deployment(job, self.settings, action))
 
-    async def ensure_services(self, job: Metadata, services: Mapping[str, str]) -> None:
-        """Apply the Services of managed retrievers; `services` maps endpoint to Service names."""
+    async def start_agent(self, job: Metadata, action: StartAgent) -> None:
+        """Apply the Service and Deployment of an agent's container; see `start_retriever`."""
+        await self._ensure_network_policy(job, action.plan)
+        await self.owned.apply(job, render_agent_service(job, action.container))
+        await self.owned.apply(job, render_agent(job, self.settings, action))
+
+    async def ensure_services(
+        self, job: Metadata, services: Mapping[str, str], agent: AgentSpec | None
+    ) -> None:
+        """Apply the Services that an attempt needs.
+
+        `services` maps the endpoints of managed retrievers to Service names.
+        """
         for endpoint, name in services.items():
             await self.owned.apply(job, render_service(job, endpoint, name))
+        if agent is not None and agent.is_service:
+            await self.owned.apply(job, render_gateway_service(job))
+        if agent is not None and agent.container is not None:
+            await self.owned.apply(job, render_agent_service(job, agent.container))
 
-    async def stop_retrievers(self, job: Metadata, deployments: Collection[Manifest]) -> None:
-        """Delete the Deployments of managed retrievers and the Services of the same names."""
+    async def stop_servers(self, job: Metadata, deployments: Collection[Manifest]) -> None:
+        """Delete Deployments, and the Services of the same names."""
         for deployment in deployments:
             await self.owned.delete(job, DEPLOYMENTS, deployment)
             metadata = deployment["metadata"]
@@ -138,8 +160,9 @@ class Children:
             raise TransientError(f"waiting for the earlier pod {name} to terminate")
 
     async def _ensure_network_policy(self, job: Metadata, plan: PodPlan) -> None:
-        """Apply the NetworkPolicy, which must exist before the job's first pod."""
-        await self.owned.apply(job, render_network_policy(job, self.settings, plan.spec))
+        """Apply the NetworkPolicies, which must exist before the job's first pod."""
+        for policy in render_network_policies(job, self.settings, plan.spec):
+            await self.owned.apply(job, policy)
 
     async def _ensure_claims(self, job: Metadata, plan: PodPlan) -> None:
         """Create the claims of the job's templates; a claim that exists is used as it is.

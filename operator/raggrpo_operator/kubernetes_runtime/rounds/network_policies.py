@@ -5,11 +5,11 @@ changed since the job started.
 """
 
 import logging
+from collections.abc import Mapping
 
-from raggrpo_api import names
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.config import content_hash
-from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.network_policy import render_network_policies
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.kube.client import Manifest
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, owned_by
@@ -21,37 +21,39 @@ log = logging.getLogger(__name__)
 
 
 class NetworkPolicies:
-    """Compares the cached policy of a job with the rendered one, once per version of both."""
+    """Compares the cached policies of a job with the rendered ones, once per version of both."""
 
     def __init__(self, children: Children, objects: ClusterObjects) -> None:
         self._children, self._objects = children, objects
-        self._checked: dict[JobKey, tuple[int, str]] = {}
+        self._checked: dict[JobKey, tuple[int, Mapping[str, str]]] = {}
 
     async def ensure(self, key: JobKey, job: RagGrpoJob) -> None:
-        """Apply the policy if the job has pods and the policy is missing or differs.
+        """Apply the policies if the job has pods and a policy is missing or differs.
 
         Raises:
-            OperatorError: The policy cannot be applied.
+            OperatorError: A policy cannot be applied.
 
         """
         if not self._objects.pods.get(key):
             return
         cached = self._cached(key, job)
-        version = job.metadata.generation, cached["metadata"]["resourceVersion"] if cached else ""
-        if cached and self._checked.get(key) == version:
+        versions = {name: each["metadata"]["resourceVersion"] for name, each in cached.items()}
+        if cached and self._checked.get(key) == (job.metadata.generation, versions):
             return
         spec = resolve(job, job.status.preflight.known_facts).spec
-        policy = render_network_policy(job.metadata, self._children.settings, spec)
-        if not cached or cached[SPEC_HASH] != content_hash(policy["spec"]):
-            await self._children.owned.apply(job.metadata, policy)
-            log.info("restored NetworkPolicy %s", policy["metadata"]["name"])
-        self._checked[key] = version
+        for policy in render_network_policies(job.metadata, self._children.settings, spec):
+            name = policy["metadata"]["name"]
+            current = cached.get(name)
+            if current is None or current[SPEC_HASH] != content_hash(policy["spec"]):
+                await self._children.owned.apply(job.metadata, policy)
+                log.info("restored NetworkPolicy %s", name)
+        self._checked[key] = job.metadata.generation, versions
 
     def remove(self, key: JobKey) -> None:
         """Drop the state of a deleted job."""
         self._checked.pop(key, None)
 
-    def _cached(self, key: JobKey, job: RagGrpoJob) -> Manifest | None:
-        name = names.network_policy_name(job.metadata.name, job.metadata.uid)
+    def _cached(self, key: JobKey, job: RagGrpoJob) -> dict[str, Manifest]:
+        """Return the policies of the job by name."""
         policies = owned_by(job.metadata.uid, self._objects.network_policies.get(key, ()))
-        return next((each for each in policies if each["metadata"]["name"] == name), None)
+        return {each["metadata"]["name"]: each for each in policies}

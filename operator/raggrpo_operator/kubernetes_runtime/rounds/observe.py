@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -12,20 +13,23 @@ from raggrpo_api import names
 from raggrpo_api.fields.base import ClusterNumber
 from raggrpo_api.fields.text import error_first, one_line
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus
 from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_api.trainer.staging import PushOutcome, StagingResult
+from raggrpo_operator.core.lifecycle.before_attempt.services import AGENT
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
     PushObserved,
-    RetrieverObserved,
+    ServiceObserved,
     StagingObserved,
 )
-from raggrpo_operator.core.manifests.retriever import service_address
+from raggrpo_operator.core.manifests.service_pods import service_address
 from raggrpo_operator.core.spec.images import image_id
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.client import is_quota_rejection
@@ -46,6 +50,7 @@ from raggrpo_operator.kube.pod_evidence import (
 
 Manifest = Mapping[str, Any]
 RayCluster = TypeVar("RayCluster", bound=Manifest)
+Deployment = TypeVar("Deployment", bound=Manifest)
 Task = TypeVar("Task", PreflightObserved, StagingObserved, PushObserved)
 CLOCK_SKEW_SECONDS = 60
 """Maximum seconds by which the clock of the API server is assumed to be ahead."""
@@ -326,9 +331,34 @@ def _exited_pod(
 
 def observed_retrievers(
     deployments: Collection[Manifest], pods: Collection[Manifest], check_start: StartCheck
-) -> tuple[RetrieverObserved, ...]:
+) -> tuple[ServiceObserved, ...]:
     """Return the job's managed retrievers as `decide` reads them."""
-    return tuple(_retriever(n, each, pods, check_start) for n, each in _by_endpoint(deployments))
+    return tuple(
+        _service(n, each, names.RETRIEVER_PORT, pods, check_start)
+        for n, each in _by_endpoint(deployments)
+    )
+
+
+def observed_agent(
+    deployments: Collection[Manifest],
+    agent: AgentSpec | None,
+    pods: Collection[Manifest],
+    check_start: StartCheck,
+) -> ServiceObserved | None:
+    """Return the container of the job's agent as `decide` reads it, or None if there is none."""
+    container = agent.container if agent is not None else None
+    port = container.port if container is not None else 0
+    for each in agent_deployments(deployments):
+        spec_hash = labels_of(each).get(names.LABEL_SPEC_HASH, "")
+        return replace(_service(AGENT, each, port, pods, check_start), spec_hash=spec_hash)
+    return None
+
+
+def agent_deployments(deployments: Collection[Deployment]) -> list[Deployment]:
+    """Return the Deployments of an agent's container that are not being deleted."""
+    role = str(PodRole.AGENT)
+    matches = [each for each in deployments if labels_of(each).get(names.LABEL_ROLE) == role]
+    return [each for each in matches if not is_being_deleted(each)]
 
 
 def service_names(deployments: Collection[Manifest]) -> dict[str, str]:
@@ -343,12 +373,16 @@ def _by_endpoint(deployments: Collection[Manifest]) -> Iterator[tuple[str, Manif
             yield endpoint, each
 
 
-def _retriever(
-    name: str, deployment: Manifest, pods: Collection[Manifest], check_start: StartCheck
-) -> RetrieverObserved:
-    address = service_address(deployment["metadata"]["namespace"], _name(deployment))
+def _service(
+    name: str,
+    deployment: Manifest,
+    port: int,
+    pods: Collection[Manifest],
+    check_start: StartCheck,
+) -> ServiceObserved:
+    address = service_address(deployment["metadata"]["namespace"], _name(deployment), port)
     if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
-        return RetrieverObserved(name, address, is_ready=True)
+        return ServiceObserved(name, address, is_ready=True)
     for pod in pods:
         template = labels_of(pod).get("pod-template-hash", "")
         if not _is_controlled_by(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
@@ -357,18 +391,19 @@ def _retriever(
         if terminated is not None:
             code, message = terminated.get("exitCode"), terminated.get("message", "")
             problem = f"pod {_name(pod)} exited with exit code {code}: {message}"
-            cause = Cause.DATA_ERROR if code == ExitCode.DATA_ERROR else None
-            return RetrieverObserved(name, address, problem=one_line(problem, 1000), cause=cause)
+            is_of_data = code == ExitCode.DATA_ERROR and name != AGENT
+            cause = Cause.DATA_ERROR if is_of_data else None
+            return ServiceObserved(name, address, problem=one_line(problem, 1000), cause=cause)
         start, is_final = check_start(pod)
         if start is not None:
             cause = Cause.START_FAILED if is_final else None
-            return RetrieverObserved(
+            return ServiceObserved(
                 name, address, problem=start.message, cause=cause, reason=start.reason
             )
     failure = replica_failure(deployment)
     if failure is not None:
-        return RetrieverObserved(name, address, problem=failure[1], reason=failure[0])
-    return RetrieverObserved(name, address, problem="starting")
+        return ServiceObserved(name, address, problem=failure[1], reason=failure[0])
+    return ServiceObserved(name, address, problem="starting")
 
 
 def _terminated_state(pod: Manifest, *, include_last: bool = False) -> Manifest | None:

@@ -22,10 +22,12 @@ from raggrpo_operator.core.lifecycle.actions import (
     DeletePush,
     DeleteStaging,
     DumpStacks,
+    StartAgent,
     StartPreflight,
     StartPush,
     StartRetriever,
     StartStaging,
+    StopAgent,
     StopAttempt,
     StopRetrievers,
     SubmitAttempt,
@@ -67,12 +69,14 @@ from .heads import Head, Heads
 from .namespace_claims import NamespaceClaims
 from .network_policies import NetworkPolicies
 from .observe import (
+    agent_deployments,
     are_all_live,
     cluster_number,
     cluster_with_orphaned_head,
     image_ids,
     is_head_ready,
     may_head_save,
+    observed_agent,
     observed_cluster,
     observed_preflight,
     observed_push,
@@ -137,6 +141,9 @@ class KubernetesRuntime:
             preflight=observed_preflight(*self._run_once(owned, PodRole.PREFLIGHT)),
             push=observed_push(*self._run_once(owned, PodRole.PUSH)),
             retrievers=observed_retrievers(self._deployments(), pods, self._check_start),
+            agent=observed_agent(
+                self._deployments(), job.spec.rollout.agent, pods, self._check_start
+            ),
             default_image=context.children.settings.trainer_image,
             delay_seconds=self._delay_seconds,
         )
@@ -218,7 +225,14 @@ class KubernetesRuntime:
             case StartRetriever():
                 await children.start_retriever(job.metadata, action)
             case StopRetrievers():
-                await children.stop_retrievers(job.metadata, self._deployments())
+                agents = agent_deployments(self._deployments())
+                retrievers = [each for each in self._deployments() if each not in agents]
+                await children.stop_servers(job.metadata, retrievers)
+            case StartAgent():
+                await children.start_agent(job.metadata, action)
+            case StopAgent():
+                agents = agent_deployments(self._deployments())
+                await children.stop_servers(job.metadata, agents)
             case CreateCluster():
                 await children.create_cluster(job.metadata, action)
             case DeleteCluster(number):
@@ -383,7 +397,8 @@ class KubernetesRuntime:
             raise TransientError(f"Ray cluster {number} does not exist")
         children = self._context.children
         text = config_json(config)
-        await children.ensure_services(job.metadata, service_names(self._deployments()))
+        services = service_names(self._deployments())
+        await children.ensure_services(job.metadata, services, config.rollout.agent)
         await children.record_config(job.metadata, config, self._records())
         attempt = config.attempt.number
         await self._head(ray_cluster).jobs.submit(

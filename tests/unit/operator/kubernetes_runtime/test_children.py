@@ -7,12 +7,13 @@ from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_operator.core.lifecycle.actions import (
     CreateCluster,
     PodPlan,
+    StartAgent,
     StartPreflight,
     StartRetriever,
 )
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
 from raggrpo_operator.core.manifests.metadata import owner_reference
-from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.network_policy import render_network_policies
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.spec.resolve import resolve, trainer_config
 from raggrpo_operator.errors import (
@@ -22,7 +23,7 @@ from raggrpo_operator.errors import (
     OperatorError,
     TransientError,
 )
-from raggrpo_operator.kube.client import CONFIG_MAPS, PODS, RAY_CLUSTERS, SERVICES
+from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, SERVICES
 from raggrpo_operator.kubernetes_runtime.process.installation_keys import (
     InstallationKeys,
     MountedKeys,
@@ -113,7 +114,7 @@ async def test_missing_kuberay_error_names_remedy() -> None:
 
 async def test_unchanged_objects_are_not_rewritten() -> None:
     kube, makes = children()
-    policy = render_network_policy(METADATA, makes.settings, make_plan().spec)
+    policy = render_network_policies(METADATA, makes.settings, make_plan().spec)[0]
     for _ in range(2):
         await makes.owned.apply(METADATA, policy)
     assert writes(kube) == ["create"]
@@ -183,8 +184,41 @@ async def test_retrievers_are_created_and_deleted_with_services() -> None:
     deployments = [
         manifest for (kind, _, _), manifest in kube.objects.items() if kind == "deployments"
     ]
-    await makes.stop_retrievers(METADATA, deployments)
+    await makes.stop_servers(METADATA, deployments)
     assert kube.named("deployments") == kube.named("services") == []
+
+
+def make_agent() -> StartAgent:
+    agent = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
+    plan = make_plan({"rollout.agent": agent})
+    assert plan.spec.rollout.agent is not None
+    assert plan.spec.rollout.agent.container is not None
+    return StartAgent(plan, plan.spec.rollout.agent.container, "hash")
+
+
+async def test_agent_is_created_and_deleted_with_its_service_and_policy() -> None:
+    kube, makes = children()
+    action = make_agent()
+    own = names.agent_name("small", METADATA.uid)
+    for _ in range(2):
+        await makes.start_agent(METADATA, action)
+    assert kube.named("deployments") == kube.named("services") == [own]
+    policy = names.agent_policy_name("small", METADATA.uid)
+    assert sorted(kube.named("networkpolicies")) == sorted([policy, NETWORK])
+
+    await makes.stop_servers(METADATA, [await kube.get(DEPLOYMENTS, "default", own)])
+
+    assert kube.named("deployments") == kube.named("services") == []
+
+
+async def test_attempt_of_agent_has_services_of_gateway_and_container() -> None:
+    kube, makes = children()
+    agent = make_agent().plan.spec.rollout.agent
+
+    await makes.ensure_services(METADATA, {}, agent)
+
+    expected = [names.gateway_name("small", METADATA.uid), names.agent_name("small", METADATA.uid)]
+    assert sorted(kube.named("services")) == sorted(expected)
 
 
 EARLIER = METADATA.model_copy(update={"uid": "that of a deleted job"})
@@ -208,7 +242,7 @@ async def test_foreign_service_is_kept_and_retriever_is_not_started(
     with pytest.raises(NameTaken, match=f"Service default/{RETRIEVER} exists and is not owned by"):
         await makes.start_retriever(METADATA, action)
     with pytest.raises(NameTaken):
-        await makes.ensure_services(METADATA, {"kb": RETRIEVER})
+        await makes.ensure_services(METADATA, {"kb": RETRIEVER}, None)
     await makes.owned.delete(METADATA, SERVICES, kept)
 
     assert await kube.get(SERVICES, "default", RETRIEVER) == kept
@@ -225,6 +259,7 @@ async def test_network_policy_is_created_before_pods() -> None:
     for create in (
         lambda: makes.start_preflight(METADATA, StartPreflight(make_plan(), config, "hash")),
         lambda: makes.start_retriever(METADATA, StartRetriever(plan, "kb", managed)),
+        lambda: makes.start_agent(METADATA, make_agent()),
         lambda: makes.create_cluster(METADATA, make_cluster()),
     ):
         kube.objects.clear()

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from raggrpo_api import names
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
@@ -12,13 +13,14 @@ from raggrpo_api.trainer.preflight import PreflightResult
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
-    RetrieverObserved,
+    ServiceObserved,
 )
 from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight, start_problem
 from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     cluster_with_orphaned_head,
     image_ids,
     may_head_save,
+    observed_agent,
     observed_cluster,
     observed_preflight,
     observed_retrievers,
@@ -282,11 +284,52 @@ def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     )
 
     address = "http://small-r-good.research.svc:8000"
-    assert good == RetrieverObserved("good", address, is_ready=True)
+    assert good == ServiceObserved("good", address, is_ready=True)
     assert bad.cause is Cause.DATA_ERROR
     assert "no such corpus" in bad.problem
     address = "http://small-r-new.research.svc:8000"
-    assert new == RetrieverObserved("new", address, problem="starting")
+    assert new == ServiceObserved("new", address, problem="starting")
+
+
+AGENT_SPEC = AgentSpec.model_validate(
+    {"type": "Container", "container": {"image": "app:1", "port": 8080}}
+)
+
+
+def make_agent_deployment(**metadata: Any) -> Manifest:
+    labels = {names.LABEL_ROLE: "agent", names.LABEL_SPEC_HASH: "abc"}
+    own = {"name": "small-agent", "namespace": "research", "labels": labels} | metadata
+    return {"metadata": own, "status": {"readyReplicas": 1}}
+
+
+def test_container_of_agent_is_observed_apart_from_retrievers() -> None:
+    deployments = [make_agent_deployment()]
+
+    observed = observed_agent(deployments, AGENT_SPEC, [], lambda _: (None, False))
+
+    address = "http://small-agent.research.svc:8080"
+    assert observed == ServiceObserved("agent", address, is_ready=True, spec_hash="abc")
+    assert observed_retrievers(deployments, [], lambda _: (None, False)) == ()
+
+
+def test_container_of_agent_that_is_being_deleted_is_not_observed() -> None:
+    going = make_agent_deployment(deletionTimestamp="2026-11-21T12:00:00Z")
+    assert observed_agent([going], AGENT_SPEC, [], lambda _: (None, False)) is None
+
+
+def test_exit_code_of_agent_is_no_data_error() -> None:
+    crashed = container(last=ended("Error", 3))
+    owner = {"kind": "ReplicaSet", "name": "small-agent-7f", "uid": "rs", "controller": True}
+    pod = make_pod(
+        crashed, name="small-agent-7f-x", labels={"pod-template-hash": "7f"}, owner=owner
+    )
+    deployment = make_agent_deployment() | {"status": {}}
+
+    observed = observed_agent([deployment], AGENT_SPEC, [pod], lambda _: (None, False))
+
+    assert observed is not None
+    assert observed.cause is None
+    assert "exited with exit code 3" in observed.problem
 
 
 def status_after_attempt(cause: Cause | None) -> JobStatus:

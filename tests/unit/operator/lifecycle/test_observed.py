@@ -6,7 +6,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
     Observed,
-    RetrieverObserved,
+    ServiceObserved,
     SubmissionStatus,
 )
 
@@ -31,7 +31,7 @@ def test_observed_is_queued_when_cluster_is_queued(
 
 
 def test_observed_flags_default_to_false() -> None:
-    cluster, retriever = ClusterObserved(1), RetrieverObserved("kb", "http://kb")
+    cluster, retriever = ClusterObserved(1), ServiceObserved("kb", "http://kb")
     attempt = AttemptObserved(1, SubmissionStatus.FAILED)
     claims = [cluster.is_ready, cluster.is_lost, cluster.may_save, cluster.is_queued]
     claims += [retriever.is_ready, retriever.has_ended, attempt.is_out_of_memory]

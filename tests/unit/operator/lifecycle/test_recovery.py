@@ -31,7 +31,7 @@ from raggrpo_operator.core.lifecycle.after_attempt.recovery import (
     requested_retry,
     settle,
 )
-from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, RetrieverObserved
+from raggrpo_operator.core.lifecycle.observed import ClusterObserved, Observed, ServiceObserved
 from raggrpo_operator.core.lifecycle.round import Decision, Round
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.state.conditions import get_condition, set_condition
@@ -176,7 +176,7 @@ def test_job_completes_at_target_step(target: int) -> None:
 
 def test_complete_job_stops_managed_retrievers() -> None:
     target = {"training.totalSteps": 27}
-    kept = (RetrieverObserved("kb", "http://kb", is_ready=True),)
+    kept = (ServiceObserved("kb", "http://kb", is_ready=True),)
     assert end_attempt(Cause.SUCCEEDED, changes=target, retrievers=kept).actions == (
         StopRetrievers(),
     )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from raggrpo_operator.core.manifests.cluster_settings import ClusterSettings
-from raggrpo_operator.core.manifests.network_policy import render_network_policy
+from raggrpo_operator.core.manifests.network_policy import render_network_policies
+from raggrpo_operator.core.manifests.policy_selectors import job_pods
 from raggrpo_operator.core.spec.resolve import resolve
 from support.builders.operator.jobs import make_job
 from support.builders.operator.manifests import SETTINGS, Manifest, make_clustered_job
@@ -17,7 +18,7 @@ API_SERVER = replace(SETTINGS, api_server=("10.96.0.1/32", "192.0.2.0/28", "fd00
 
 def egress(changes: dict[str, Any], settings: ClusterSettings = API_SERVER) -> list[Manifest]:
     job = make_clustered_job(make_job(changes))
-    policy = render_network_policy(job.metadata, settings, resolve(job).spec)
+    policy = render_network_policies(job.metadata, settings, resolve(job).spec)[0]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     rules: list[Manifest] = policy["spec"]["egress"]
     return rules
@@ -60,7 +61,7 @@ A_SEARCH_SERVER = {
 def test_egress_without_endpoints_allows_only_dns_and_own_pods() -> None:
     dns, own = egress({})
     assert dns == {"ports": [{"protocol": p, "port": 53} for p in ("UDP", "TCP")]}
-    assert own == {"to": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]}
+    assert own == {"to": [{"podSelector": job_pods(make_clustered_job(make_job()).metadata)}]}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,15 @@ RAY_PORTS = {
     "last worker": 19999,
     "random port": 41234,
 }
-PORTS = {*RAY_PORTS.values(), names.PROGRESS_PORT}
+PORTS = {*RAY_PORTS.values(), names.PROGRESS_PORT, names.GATEWAY_PORT}
+CONTAINER = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
+SERVICE = {
+    "type": "Http",
+    "url": "http://app.apps.svc:8000/",
+    "identify": "Trace",
+    "allowFrom": {"namespace": "apps", "podSelector": "app=support,tier=web"},
+}
+AGENT_POD = {names.LABEL_JOB: "small", names.LABEL_ROLE: "agent"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,46 @@ def test_ray_ports_are_closed_to_clients_outside_job(client: Client, ports: set[
     assert open_ports(client) == ports
 
 
-def open_ports(client: Client) -> set[int]:
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    ("agent", "client", "ports"),
+    [
+        (CONTAINER, Client(JOB_NAMESPACE, AGENT_POD), {names.GATEWAY_PORT}),
+        (CONTAINER, Client("other", AGENT_POD), set()),
+        (CONTAINER, Client("apps", {"app": "support", "tier": "web"}), set()),
+        (SERVICE, Client("apps", {"app": "support", "tier": "web"}), {names.GATEWAY_PORT}),
+        (SERVICE, Client("apps", {"app": "support"}), set()),
+        (SERVICE, Client(JOB_NAMESPACE, {"app": "support", "tier": "web"}), set()),
+        (SERVICE, Client(JOB_NAMESPACE, AGENT_POD), set()),
+        (None, Client(JOB_NAMESPACE, AGENT_POD), set()),
+    ],
+)
+def test_application_of_agent_reaches_only_gateway(
+    agent: Mapping[str, Any] | None, client: Client, ports: set[int]
+) -> None:
+    assert open_ports(client, {"rollout.agent": agent} if agent else {}) == ports
+
+
+def test_container_of_agent_is_reached_only_by_head() -> None:
+    policy = all_manifests(make_clustered_job(make_job({"rollout.agent": CONTAINER})))[
+        "agent-networkpolicy"
+    ]["spec"]
+    head = {"matchLabels": {names.LABEL_JOB: "small", names.LABEL_ROLE: "head"}}
+    assert policy["podSelector"] == {"matchLabels": AGENT_POD}
+    assert policy["ingress"] == [
+        {"from": [{"podSelector": head}], "ports": [{"protocol": "TCP", "port": 8000}]}
+    ]
+    dns, gateway = policy["egress"]
+    assert [each["port"] for each in dns["ports"]] == [53, 53]
+    assert gateway == {
+        "to": [{"podSelector": head}],
+        "ports": [{"protocol": "TCP", "port": names.GATEWAY_PORT}],
+    }
+
+
+def open_ports(client: Client, changes: Mapping[str, Any] | None = None) -> set[int]:
     """Return the ports of a job's pods that the job's NetworkPolicy opens to a client."""
-    policy = all_manifests(make_clustered_job(make_job()))["networkpolicy"]
+    policy = all_manifests(make_clustered_job(make_job(dict(changes or {}))))["networkpolicy"]
     assert policy["metadata"]["namespace"] == JOB_NAMESPACE
     assert "Ingress" in policy["spec"]["policyTypes"]
     return {
@@ -86,5 +131,10 @@ def _matches(peer: Mapping[str, Any], client: Client) -> bool:
 
 
 def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    assert selector.keys() <= {"matchLabels"}
-    return selector.get("matchLabels", {}).items() <= labels.items()
+    assert selector.keys() <= {"matchLabels", "matchExpressions"}
+    excluded = [
+        labels.get(each["key"]) in each["values"]
+        for each in selector.get("matchExpressions", [])
+        if each["operator"] == "NotIn"
+    ]
+    return selector.get("matchLabels", {}).items() <= labels.items() and not any(excluded)

@@ -17,6 +17,7 @@ from raggrpo_api.trainer.preflight import Facts
 from raggrpo_cli.manifests_text import as_yaml
 from raggrpo_operator.core.lifecycle.actions import PodPlan
 from raggrpo_operator.core.lifecycle.before_attempt.launch import create_cluster
+from raggrpo_operator.core.manifests.policy_selectors import job_pods
 from raggrpo_operator.core.manifests.ray_cluster import render_ray_cluster
 from raggrpo_operator.core.manifests.token_secret import (
     TokenRef,
@@ -517,13 +518,11 @@ def test_gpu_taint_is_tolerated_by_gpu_pods_and_pods_with_node_selector(
 
 
 def test_network_policy_admits_job_operator_and_scrapers() -> None:
-    own, operator, scrapers = all_manifests(make_clustered_job(make_job()))["networkpolicy"][
-        "spec"
-    ]["ingress"]
+    job = make_clustered_job(make_job())
+    own, operator, scrapers = all_manifests(job)["networkpolicy"]["spec"]["ingress"]
 
-    assert own == {
-        "from": [{"podSelector": {"matchLabels": {"raggrpo.io/job-name": "small"}}}]
-    }  # no namespaceSelector: pods of this name in this namespace
+    # No namespaceSelector: pods of this name in this namespace.
+    assert own == {"from": [{"podSelector": job_pods(job.metadata)}]}
     assert [port["port"] for port in operator["ports"]] == [8265, 8090]
     namespace = operator["from"][0]["namespaceSelector"]["matchLabels"]
     assert namespace == {"kubernetes.io/metadata.name": "raggrpo-system"}

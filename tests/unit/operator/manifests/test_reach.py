@@ -74,6 +74,7 @@ def test_objects_of_job_reach_only_servers_and_secrets_that_policy_allows(
 NO_SECRET = {
     "spec.caBundle.configMap": "the alternative to a Secret",
     "spec.env[].value": "a literal value",
+    "spec.rollout.agent.container.env[].value": "a literal value",
 }
 NO_SERVER = {
     "spec.retrieval.endpoints[].name": "mentions --endpoint NAME=URL",

@@ -88,7 +88,17 @@ def with_targets(*targets: str) -> dict[str, Any]:
 
 
 AGENT = {"python": "app:answer"}
-SERVICE = {"type": "Http", "url": "http://app:8000/answer", "identify": "Trace"}
+LOCAL_SERVICE = {"type": "Http", "url": "http://app:8000/answer", "identify": "Trace"}
+SERVICE = LOCAL_SERVICE | {"allowFrom": {"namespace": "apps", "podSelector": "app=support"}}
+CONTAINER = {"type": "Container", "identify": "Trace"}
+
+
+def in_container(**values: Any) -> dict[str, Any]:
+    return {"rollout.agent": CONTAINER | {"container": {"image": "app:1"} | values}}
+
+
+def with_agent_env(**values: Any) -> dict[str, Any]:
+    return in_container(env=[{"name": "A"} | values])
 
 
 def with_agent(values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -120,6 +130,7 @@ class Row:
     facts: Facts = NO_FACTS
     status: JobStatus = field(default_factory=JobStatus)
     severity: Severity = Severity.ERROR
+    in_pods: bool = True
 
 
 WARNING = Severity.WARNING
@@ -915,8 +926,80 @@ ROWS: tuple[Row, ...] = (
             (AGENT | {"identify": "Trace"}, AGENT | {"identify": "Slot"}),
         )
     ),
-    Row(agent.http_agent_is_local, Reason.AGENT_MODE, "spec.rollout.agent.type",
-        with_agent(SERVICE), with_agent(AGENT)),
+    *(
+        Row(agent.container_agent_has_image, Reason.AGENT_INCOMPLETE,
+            "spec.rollout.agent.container", with_agent(rejected), with_agent(accepted))
+        for rejected, accepted in (
+            (CONTAINER, CONTAINER | {"container": {"image": "app:1"}}),
+            (AGENT | {"container": {"image": "app:1"}}, AGENT),
+        )
+    ),
+    Row(agent.container_agent_has_command, Reason.AGENT_INCOMPLETE,
+        "spec.rollout.agent.container.command", in_container(), in_container(command=["serve"]),
+        in_pods=False),
+    Row(agent.http_agent_reaches_gateway, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.allowFrom",
+        with_agent(LOCAL_SERVICE), with_agent(SERVICE)),
+    Row(agent.only_http_agents_admit_pods, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.allowFrom",
+        with_agent(AGENT, allowFrom=SERVICE["allowFrom"]), with_agent(AGENT)),
+    *(
+        Row(agent.processes_are_used, Reason.AGENT_INCOMPLETE, "spec.rollout.agent.processMemory",
+            with_agent(SERVICE, **values), with_agent(AGENT, **values))
+        for values in ({"processes": 1}, {"processMemory": "64Mi"})
+    ),
+    *(
+        Row(agent.gateway_variables_are_not_set, Reason.RESERVED_NAME,
+            "spec.rollout.agent.container.env[0].name", with_agent_env(name=name),
+            with_agent_env(name=f"{name}_2"))
+        for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY")
+    ),
+    Row(names_and_secrets.env_is_not_reserved, Reason.RESERVED_NAME,
+        "spec.rollout.agent.container.env[0].name", with_agent_env(name="RAY_ADDRESS"),
+        with_agent_env(name="APP_ADDRESS")),
+    Row(names_and_secrets.variable_has_one_source, Reason.ONE_SOURCE_OF_VALUE,
+        "spec.rollout.agent.container.env[0]",
+        with_agent_env(value="x", secretKeyRef={"name": "s", "key": "k"}),
+        with_agent_env(secretKeyRef={"name": "s", "key": "k"})),
+    Row(names_and_secrets.secret_names_have_no_value, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.rollout.agent.container.env[0].value", with_agent_env(name="API_KEY", value="x"),
+        with_agent_env(name="API_KEY", value="x", notSecret=True)),
+    Row(names_and_secrets.values_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+        "spec.rollout.agent.container.env[0].value", with_agent_env(value="hf_" + "a" * 20),
+        with_agent_env(value="hf_")),
+    Row(names_and_secrets.names_are_unique, Reason.NAME_NOT_UNIQUE,
+        "spec.rollout.agent.container.env", in_container(env=[{"name": "A"}, {"name": "A"}]),
+        in_container(env=[{"name": "A"}, {"name": "B"}])),
+    *(
+        Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
+            f"spec.rollout.agent.container.{field}[0]", in_container(**{field: [secret]}),
+            in_container(**{field: [literal]}))
+        for field, secret, literal in (
+            ("command", "hf_" + "a" * 20, "serve"), ("args", "hf_" + "a" * 20, "--port=8000"),
+            ("egress", "http://a/?token=abc", "http://a/"),
+        )
+    ),
+    Row(limits.environment_is_small, Reason.SPEC_TOO_LARGE, "spec.rollout.agent.container.env",
+        in_container(env=[{"name": f"A{i}", "value": "中" * 2048} for i in range(6)]),
+        in_container(env=[{"name": f"A{i}", "value": "中" * 2048} for i in range(5)])),
+    *(
+        Row(rule, Reason.AMOUNT_OUT_OF_RANGE, f"spec.rollout.agent.{field}", rejected, accepted)
+        for rule, field, rejected, accepted in (
+            (limits.agent_cpu_is_in_range, "container.cpu", in_container(cpu="0"),
+             in_container(cpu="1m")),
+            (limits.agent_memory_is_in_range, "container.memory", in_container(memory="63Mi"),
+             in_container(memory="64Mi")),
+            (limits.process_memory_is_in_range, "processMemory",
+             with_agent(AGENT, processMemory="63Mi"), with_agent(AGENT, processMemory="64Mi")),
+        )
+    ),
+    Row(cluster.image_is_a_name, Reason.IMAGE_NOT_A_NAME, "spec.rollout.agent.container.image",
+        in_container(image="0" * 64), in_container(image="0" * 63)),
+    Row(servers.urls_have_one_path, Reason.INVALID_URL, "spec.rollout.agent.container.egress[0]",
+        in_container(egress=["http://a/.."]), in_container(egress=["http://a/..b"])),
+    Row(servers.servers_of_variables_are_listed, Reason.SERVER_NOT_LISTED,
+        "spec.rollout.agent.container.env[0].value",
+        with_agent_env(value="http://db:1/") | {"egress": ["http://db:1"]},
+        in_container(env=[{"name": "A", "value": "http://db:1/"}], egress=["http://db:1"]),
+        severity=WARNING),
     *(
         Row(agent.request_identifies_calls, Reason.AGENT_IDENTIFICATION,
             "spec.rollout.agent.request", with_agent(rejected), with_agent(accepted))
@@ -937,7 +1020,7 @@ def make_input(changes: dict[str, Any], row: Row, status: JobStatus) -> RuleInpu
     job = job.model_copy(update={"status": status})
     resolved = resolve(job, row.facts)
     sizing = size(resolved.spec, row.facts)
-    return RuleInput(job, resolved.spec, resolved.origins, row.facts, sizing)
+    return RuleInput(job, resolved.spec, resolved.origins, row.facts, sizing, row.in_pods)
 
 
 def row_name(row: Row) -> str:

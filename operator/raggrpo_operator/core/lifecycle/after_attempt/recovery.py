@@ -16,7 +16,7 @@ from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.status.restart_state import Remedies
 from raggrpo_api.trainer.config import content_hash
 from raggrpo_api.trainer.progress import CheckpointRef
-from raggrpo_operator.core.lifecycle.actions import StopRetrievers
+from raggrpo_operator.core.lifecycle.actions import StopAgent, StopRetrievers
 from raggrpo_operator.core.lifecycle.deadlines import outages
 from raggrpo_operator.core.lifecycle.during_attempt import learning, trends
 from raggrpo_operator.core.lifecycle.round import Decision, Round
@@ -159,6 +159,8 @@ def _complete(this: Round, message: str) -> Decision:
     this.status = replace(this.status, completion_time=this.now)
     if this.observed.retrievers:
         this.actions.append(StopRetrievers())
+    if this.observed.agent is not None:
+        this.actions.append(StopAgent())
     return this.decision(requeue_after=0.0)
 
 

@@ -193,7 +193,11 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     if change:
         return recovery.settle(this, Cause.IMAGE_CHANGED, change)
     pin_image(this, cluster)
-    config = this.attempt_config({each.name: each.address for each in this.observed.retrievers})
+    agent = this.observed.agent
+    config = this.attempt_config(
+        {each.name: each.address for each in this.observed.retrievers},
+        agent.address if agent is not None else "",
+    )
     this.record = replace(this.record, config_hash=config.attempt.config_hash)
     this.set_condition(ConditionType.CLUSTER_READY, True, ConditionReason.READY)
     this.status = replace(

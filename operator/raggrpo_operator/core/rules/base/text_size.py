@@ -9,6 +9,9 @@ from typing import Any
 from raggrpo_api.fields.json_values import FREE_JSON
 from raggrpo_operator.core.spec.structural import Schema
 
+ESCAPED = {"namespace": "__namespace__"}
+"""Names of fields that are reserved words of CEL → their names in expressions."""
+
 
 def text_bytes(value: Any, is_free: bool = False) -> int:
     """Return the bytes of all strings in a JSON value; keys count only in free JSON."""
@@ -42,7 +45,7 @@ def _terms(schema: Schema, place: str, depth: int) -> Iterator[str]:
         case "object" if "properties" in schema:
             required = schema.get("required", [])
             for name, field in schema["properties"].items():
-                at = f"{place}.{name}"
+                at = f"{place}.{ESCAPED.get(name, name)}"
                 if terms := list(_terms(field, at, depth)):
                     total = " + ".join(terms)
                     yield total if name in required else f"(has({at}) ? {total} : 0)"

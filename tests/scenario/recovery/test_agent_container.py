@@ -1,0 +1,115 @@
+"""The container of an agent during the lifecycle of a job."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import ConditionType, Phase
+from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartAgent, StopAgent
+from raggrpo_operator.core.lifecycle.observed import ServiceObserved
+from support.fakes.fake_runtime import CRASH, Scenario, causes, make_scenario, make_scenario_job
+
+AGENT = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
+CONTAINER = {"rollout.agent": AGENT}
+SHORT = {"recovery.deadlines": {"preflightSeconds": 30, "provisioningSeconds": 60}}
+DOWN = ServiceObserved("agent", "http://agent", problem="exited with exit code 1: no module app")
+
+
+def agent(scenario: Scenario) -> ServiceObserved:
+    observed = scenario.runtime.agent
+    assert observed is not None
+    return observed
+
+
+@pytest.mark.row("F2")
+async def test_agent_starts_before_cluster_and_stops_with_job() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+
+    await scenario.until_quiet()
+
+    assert scenario.status.phase is Phase.SUCCEEDED
+    assert scenario.condition(ConditionType.AGENT_SERVICE_READY) == ("True", "Ready", "agent")
+    order = [type(each) for each in scenario.runtime.performed]
+    assert order.index(StartAgent) < order.index(CreateCluster)
+    assert (order.count(StartAgent), order.count(StopAgent)) == (1, 1)
+
+
+async def test_attempt_waits_for_agent_and_reports_its_problem() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    await scenario.until(lambda _: scenario.count(StartAgent) == 1)
+    ready = agent(scenario)
+    scenario.runtime.agent = replace(DOWN, spec_hash=ready.spec_hash)
+    until = scenario.runtime.now + timedelta(seconds=30)
+
+    await scenario.until(lambda _: scenario.runtime.now >= until)
+
+    condition = scenario.condition(ConditionType.AGENT_SERVICE_READY)
+    assert condition == ("False", "AgentNotReady", f"agent: {DOWN.problem}")
+    assert scenario.count(CreateCluster) == 0
+    scenario.runtime.agent = ready
+    await scenario.until_quiet()
+    assert causes(scenario) == [Cause.SUCCEEDED]
+
+
+async def test_agent_not_ready_by_deadline_fails_job() -> None:
+    scenario = make_scenario(changes=CONTAINER | SHORT)
+    await scenario.until(lambda _: scenario.count(StartAgent) == 1)
+    scenario.runtime.agent = replace(DOWN, spec_hash=agent(scenario).spec_hash)
+
+    await scenario.until_quiet()
+
+    status, reason, message = scenario.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "StartFailed")
+    assert "the container of the agent was not ready within 60 s: agent: exited" in message
+
+
+async def test_deleted_agent_is_recreated_during_attempt() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    await scenario.until(lambda status: status.progress.step >= 5)
+    scenario.runtime.agent = None
+
+    await scenario.until_quiet()
+
+    assert causes(scenario) == [Cause.SUCCEEDED]
+    assert scenario.count(StartAgent) == 2
+
+
+async def test_agent_that_is_down_between_attempts_gets_full_deadline() -> None:
+    scenario = make_scenario({(1, 27): CRASH}, changes=CONTAINER | SHORT)
+    await scenario.until(lambda status: status.progress.step >= 26)
+    ready = agent(scenario)
+    scenario.runtime.agent = replace(DOWN, spec_hash=ready.spec_hash)
+    await scenario.until(
+        lambda _: scenario.condition(ConditionType.AGENT_SERVICE_READY)[0] == "False"
+    )
+    until = scenario.runtime.now + timedelta(seconds=45)
+    await scenario.until(lambda _: scenario.runtime.now >= until)
+    scenario.runtime.agent = ready
+
+    await scenario.until_quiet()
+
+    assert causes(scenario)[-1] is Cause.SUCCEEDED
+
+
+async def test_changed_agent_is_replaced_before_next_attempt_only() -> None:
+    scenario = make_scenario({(1, 27): CRASH}, changes=CONTAINER)
+    await scenario.until(lambda status: status.progress.step >= 5)
+    old = agent(scenario).spec_hash
+    changed = AGENT | {"container": {"image": "app:2"}}
+    spec = make_scenario_job({"rollout.agent": changed}).spec
+    scenario.job = scenario.job.model_copy(
+        update={
+            "spec": spec,
+            "metadata": scenario.job.metadata.model_copy(update={"generation": 2}),
+        }
+    )
+
+    await scenario.until(lambda status: status.progress.step >= 20)
+    assert agent(scenario).spec_hash == old
+    await scenario.until_quiet()
+
+    starts = [each for each in scenario.runtime.performed if isinstance(each, StartAgent)]
+    assert [each.container.image for each in starts] == ["app:1", "app:2"]
+    assert causes(scenario)[-1] is Cause.SUCCEEDED
