@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from raggrpo_api.fields import addresses, base, json_values, kubernetes_names, source
-from raggrpo_api.spec.agent import MODEL_NAME, PARSER
+from raggrpo_api.spec.agent import MODEL_NAME, OPTIONAL_URL_PATH, PARSER, URL_PATH
 from raggrpo_api.spec.lora import LORA_TARGET
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
@@ -11,8 +11,11 @@ from raggrpo_api.spec.reward import JUDGE_MODEL
 from raggrpo_api.spec.start_from import START_STEP
 
 _NAME = "use at most 253 lower-case letters, digits, hyphens and dots"
+_URL_PATH = "write a path such as /v1/answer, without query and without dots at a start"
 
 _BY_PATTERN: Mapping[str, str] = {
+    kubernetes_names.NAMESPACE_NAME: "use at most 63 lower-case letters, digits and hyphens",
+    kubernetes_names.POD_SELECTOR: "write labels such as app=support,tier=web",
     kubernetes_names.OBJECT_NAME: _NAME,
     kubernetes_names.OPTIONAL_OBJECT_NAME: _NAME,
     kubernetes_names.QUALIFIED_NAME: "write a label key such as nvidia.com/gpu.product",
@@ -30,6 +33,8 @@ _BY_PATTERN: Mapping[str, str] = {
     json_values.JSON_PATH: "write a path such as payload.hits or groups[*].docs",
     JUDGE_MODEL: "use printable ASCII",
     LORA_TARGET: "write AllLinear, or the last components of a layer's path: self_attn.q_proj",
+    URL_PATH: _URL_PATH,
+    OPTIONAL_URL_PATH: _URL_PATH,
     PARSER: "write the name of one of vLLM's parsers, such as hermes",
     MODEL_NAME: "use printable ASCII without spaces",
     source.SOURCE_PATTERN: "write a URL such as hf://org/name@revision, in ASCII",
@@ -41,6 +46,8 @@ _BY_PATTERN: Mapping[str, str] = {
 
 _BY_FIELD: Mapping[str, str] = {
     "python": "write package.module:function",
+    "command": "remove control characters",
+    "args": "remove control characters",
     "name": "use letters and digits, with underscores in a variable and hyphens in other names",
     "jobRef": "write the name of a job: lower-case letters, digits and hyphens",
     "fields": "use letters, digits and underscores",

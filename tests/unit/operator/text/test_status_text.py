@@ -89,7 +89,8 @@ def test_status_text_fits_screen() -> None:
     quiet = [
         Condition(type=each, status="Unknown", reason="NotYet", message=LONG)
         for each in ConditionType
-        if each is not ConditionType.RESULT_PUSHED  # set once no attempt follows
+        # ResultPushed is set once no attempt follows; a job has retrievers or an agent.
+        if each not in (ConditionType.RESULT_PUSHED, ConditionType.AGENT_SERVICE_READY)
     ]
     attempts = [AttemptRecord(number=n, cause=Cause.WORKER_LOST) for n in range(10, 0, -1)]
     warnings = [JobWarning(path=f"spec.f{n}", reason="Low", message="low") for n in range(20)]
