@@ -5,7 +5,7 @@ import pytest
 from raggrpo_api.memory import gpu as gpu_memory
 from raggrpo_api.memory.arithmetic import GIB, MIB
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_api.status.sizing import PodRole, Sizing
+from raggrpo_api.status.sizing import PodRole, PodSizing, Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_operator.core.sizing.shared_memory import object_store_bytes
 from raggrpo_operator.core.sizing.size import estimate, size, sizing_for
@@ -445,6 +445,34 @@ def test_managed_retriever_memory_depends_on_corpus() -> None:
         "0.5 GiB + 4 × corpus of 1.0 GiB",
         "0.5 GiB; the corpus is measured in preflight",
     ]
+
+
+@pytest.mark.row("F2")
+def test_processes_of_agent_are_part_of_head() -> None:
+    agent = {"python": "app:answer", "processes": 8, "processMemory": "1Gi"}
+    plain, sized = size(make_spec()), size(make_spec(rollout={"agent": agent}))
+
+    assert terms_of(sized, "headMemory")["agent"] == 8 * GIB
+    assert "agent" not in terms_of(plain, "headMemory")
+    cpus = [parse_quantity(sizing_for(each, PodRole.HEAD).cpu) for each in (plain, sized)]
+    assert cpus[1] == cpus[0] + 0.5
+    default = size(make_spec(rollout={"agent": {"python": "app:answer", "processes": 8}}))
+    assert terms_of(default, "headMemory")["agent"] == 2 * GIB
+
+
+@pytest.mark.row("F2")
+def test_container_of_agent_has_pods_of_specified_or_default_size() -> None:
+    def pod(**values: Any) -> PodSizing:
+        container = {"image": "app:1"} | values
+        agent = {"type": "Container", "identify": "Trace", "container": container}
+        sizing = size(make_spec(rollout={"agent": agent}))
+        assert "agent" not in terms_of(sizing, "headMemory")
+        return sizing_for(sizing, PodRole.AGENT)
+
+    default = pod()
+    assert (default.replicas, default.memory, default.gpus) == (1, "1Gi", 0)
+    specified = pod(replicas=3, cpu="2", memory="3Gi")
+    assert (specified.replicas, specified.cpu, specified.memory) == (3, "2", "3Gi")
 
 
 @pytest.mark.row("D8")
