@@ -11,6 +11,7 @@ from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.resources import CaBundle, EnvVar
 from raggrpo_api.spec.retrieval import RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardSpec
+from raggrpo_api.spec.rollout import RolloutSpec
 from raggrpo_api.spec.training import TrainingSpec
 from raggrpo_api.trainer.progress import Segment
 from raggrpo_operator.core.spec.parse import parse_job
@@ -44,6 +45,8 @@ def validate(example: Any) -> None:
             assert [EnvVar.model_validate(each) for each in variables]
         case {"training": training}:
             TrainingSpec.model_validate(training)
+        case {"rollout": rollout}:
+            RolloutSpec.model_validate(rollout)
         case {"segments": segments}:
             assert [Segment.model_validate(each) for each in segments]
         case _:
