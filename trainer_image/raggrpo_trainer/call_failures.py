@@ -4,6 +4,9 @@ from enum import StrEnum
 
 from raggrpo_api.fields.text import printable
 
+MAX_DETAIL = 4096
+"""Maximum characters of a detail; that of a response may have its size."""
+
 
 class FailureCause(StrEnum):
     """Cause of a failed call."""
@@ -47,7 +50,7 @@ class CallFailed(Exception):
     """A call failed; `cause` and `detail` describe the failure."""
 
     def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
-        shown = printable(detail)
+        shown = printable(detail[:MAX_DETAIL])
         super().__init__(f"{cause}: {shown}")
         self.cause = cause
         self.detail = shown

@@ -23,6 +23,9 @@ from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
 from .tokenizer import Tokenizer, prompt_ids, token_ids
 
+CHARACTERS_PER_TOKEN = 8
+"""Characters of a text to tokenize first, per token of its limit."""
+
 
 class PromptTooLong(Exception):
     """A prompt exceeds maxPromptLength and cannot or must not be truncated."""
@@ -120,10 +123,20 @@ def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template
 
 
 def cut_to_tokens(text: str, limit: int, tokenizer: Tokenizer) -> str:
-    """Return the longest prefix of `text` with at most `limit` tokens."""
-    if len(token_ids(text, tokenizer)) <= limit:
-        return text
-    return text[: _longest(len(text), lambda end: len(token_ids(text[:end], tokenizer)), limit)]
+    """Return the longest prefix of `text` with at most `limit` tokens.
+
+    A service may send a text of many megabytes: little more than the prefix is tokenized.
+    """
+
+    def count(end: int) -> int:
+        return len(token_ids(text[:end], tokenizer))
+
+    end = CHARACTERS_PER_TOKEN * (limit + 1)
+    while count(end) <= limit:
+        if end >= len(text):
+            return text
+        end *= 2
+    return text[: _longest(min(end, len(text)), count, limit)]
 
 
 class Composer:

@@ -30,6 +30,7 @@ from raggrpo_trainer.tagged_text import tagged_texts
 
 from .hooks import HttpJudge, RewardHook, python_reward
 from .judge import JudgeReward
+from .reward_value import MAX_REWARD
 from .signatures import Sample
 from .text_match import contains, exact_match, f1
 
@@ -143,11 +144,11 @@ def rag_score(
     """Return the score-weighted recall of the reference's passages by the actor, 0 to 1.
 
     Σ score_ref[i] · [the actor returned i with a score ≥ threshold] / Σ score_ref, by passage id;
-    negative scores count as 0. If Σ score_ref is 0, the recall is 0: the group of such a prompt has
-    no variance and contributes no gradient.
+    scores are limited to 0 to MAX_REWARD. If Σ score_ref is 0, the recall is 0: the group of such a
+    prompt has no variance and contributes no gradient.
     """
     retrieved = {passage.id for passage in actor if passage.score >= score_threshold}
-    weights = [(passage.id, max(passage.score, 0.0)) for passage in reference]
+    weights = [(passage.id, min(max(passage.score, 0.0), MAX_REWARD)) for passage in reference]
     total = sum(weight for _, weight in weights)
     recalled = sum(weight for key, weight in weights if key in retrieved)
     return recalled / total if total else 0.0

@@ -1,7 +1,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tokenizers import Tokenizer as RustTokenizer
@@ -155,6 +155,21 @@ def test_passage_truncation_does_not_split_characters(
     tokenizer: Any, limit: int, expected: str
 ) -> None:
     assert cut_to_tokens("成都市", limit, tokenizer) == expected
+
+
+@pytest.mark.parametrize("unit", ["a", "ab ", " ", "成"])
+def test_long_passage_is_tokenized_only_at_its_start(unit: str) -> None:
+    tokenized: list[int] = []
+
+    class Counting:
+        def __call__(self, text: str, **options: Any) -> Any:
+            tokenized.append(len(text))
+            return BYTES(text, **options)
+
+    cut = cut_to_tokens(unit * 1_000_000, 100, cast("Tokenizer", Counting()))
+
+    assert cut == cut_to_tokens(unit * 200, 100, BYTES)
+    assert sum(tokenized) < 20_000
 
 
 def test_passage_shuffling_depends_only_on_seed() -> None:

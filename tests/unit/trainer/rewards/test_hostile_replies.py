@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_api.spec.retrieval import ActorOutput
 from raggrpo_api.spec.reward import JudgeSpec
-from raggrpo_trainer.call_failures import CallFailed
+from raggrpo_trainer.call_failures import MAX_DETAIL, CallFailed, FailureCause
 from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
 from raggrpo_trainer.data.message_formats import unsupported_format
 from raggrpo_trainer.http.reported_errors import reported_error
@@ -18,6 +19,7 @@ from raggrpo_trainer.rewards.grades import MAX_CONTENT_CHARACTERS, parse_grade
 from raggrpo_trainer.rewards.rewards import final_answer
 from raggrpo_trainer.rewards.text_match import tokens
 from raggrpo_trainer.rollout.actor_output import parse_actor_output
+from raggrpo_trainer.rollout.agents.agent_result import MAX_ANSWER, MAX_PASSAGES, parse_result
 from raggrpo_trainer.rollout.search_turn import search_query
 from raggrpo_trainer.tagged_text import tagged_texts
 
@@ -106,3 +108,27 @@ def test_reply_beyond_limit_has_no_grade() -> None:
 )
 def test_tag_extends_to_its_first_closing_tag(text: str, expected: list[tuple[str, str]]) -> None:
     assert list(tagged_texts(text, ["a", "b"])) == expected
+
+
+AGENT = AgentSpec.model_validate({"url": "http://agent/", "request": {}, "passages": "passages"})
+
+
+def test_long_answer_of_agent_is_rejected() -> None:
+    accepted = parse_result({"answer": "a" * MAX_ANSWER}, AGENT)
+    assert len(accepted.answer) == MAX_ANSWER
+    with pytest.raises(CallFailed, match="the answer has 131,073 characters, limit 131,072"):
+        parse_result({"answer": "a" * (MAX_ANSWER + 1)}, AGENT)
+
+
+def test_number_of_passages_of_agent_is_limited() -> None:
+    for passages in ([[]] * 2_000, [{"a": 1}] * 2_000):
+        result = parse_result({"answer": "a", "passages": passages}, AGENT)
+        assert len(result.passages) == MAX_PASSAGES
+
+
+def test_message_does_not_have_the_size_of_the_reply() -> None:
+    names = {f"{number}{'k' * 1_000_000}": 1 for number in range(10)}
+    with pytest.raises(CallFailed, match="answer is missing") as raised:
+        parse_result(names, AGENT)
+    assert len(raised.value.detail) < 1_000
+    assert len(CallFailed(FailureCause.RAISED, "x" * 1_000_000).detail) == MAX_DETAIL

@@ -181,6 +181,11 @@ async def test_exact_match_is_none_without_reference_answers() -> None:
     assert score.exact_match is None
 
 
+def test_rag_score_of_huge_scores_is_a_number() -> None:
+    passages = [Passage(id_, "text", 1e308) for id_ in ("a", "b")]
+    assert rag_score(passages[:1], passages, 0.0) == 0.5
+
+
 async def test_rag_score_uses_actor_threshold() -> None:
     retrieved = {
         "Actor": make_passages(a=0.9, b=0.5, c=0.6),

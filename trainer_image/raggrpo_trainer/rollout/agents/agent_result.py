@@ -10,7 +10,13 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.rewards.reward_value import finite_number
 
 DEFAULT_ANSWER = "answer"
+MAX_ANSWER = 1 << 17
+"""Maximum characters of an answer, which rewards split into words."""
+MAX_PASSAGES = 1000
+"""Maximum number of passages that are used."""
 SHOWN_FIELDS = 8
+SHOWN_CHARACTERS = 40
+"""Characters of a field's name in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +37,16 @@ def parse_result(result: Any, agent: AgentSpec) -> AgentResult:
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         detail = f"the answer is of type {type(answer).__name__}; return a text"
         raise CallFailed(FailureCause.WRONG_TYPE, detail)
+    text = str(answer)
+    if len(text) > MAX_ANSWER:
+        detail = (
+            f"the answer has {len(text):,} characters, limit {MAX_ANSWER:,}; return a shorter text"
+        )
+        raise CallFailed(FailureCause.WRONG_TYPE, detail)
     reward = None
     if agent.reward:
         reward = finite_number(_value_at(agent.reward, result, "reward"))
-    return AgentResult(str(answer), _passages(agent, result), reward)
+    return AgentResult(text, _passages(agent, result), reward)
 
 
 def _passages(agent: AgentSpec, result: Any) -> tuple[str, ...]:
@@ -42,13 +54,15 @@ def _passages(agent: AgentSpec, result: Any) -> tuple[str, ...]:
         return ()
     matches = values_at(agent.passages, result)
     items = matches[0] if len(matches) == 1 and isinstance(matches[0], list) else matches
-    return tuple(each if isinstance(each, str) else json.dumps(each) for each in items)
+    used = items[:MAX_PASSAGES]
+    return tuple(each if isinstance(each, str) else json.dumps(each) for each in used)
 
 
 def _value_at(path: str, result: Any, field: str) -> Any:
     matches = values_at(path, result)
     if not matches or matches[0] is None:
-        fields = f" with {', '.join([*result][:SHOWN_FIELDS])}" if isinstance(result, dict) else ""
+        names = [*result][:SHOWN_FIELDS] if isinstance(result, dict) else []
+        fields = f" with {', '.join(each[:SHOWN_CHARACTERS] for each in names)}" if names else ""
         detail = f"{path} is missing in the result, {type(result).__name__}{fields}"
         raise CallFailed(
             FailureCause.MISSING_FIELD, f"{detail}; set rollout.agent.{field} to its path"
