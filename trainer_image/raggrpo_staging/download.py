@@ -1,18 +1,23 @@
 """Download the files of a source in parallel parts and verify their checksums."""
 
 import hashlib
+import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from raggrpo_api.fields.source import Source
 from raggrpo_api.foreign_files import open_regular
+from raggrpo_api.limits import MAX_FOLDER_ENTRIES
 from raggrpo_api.trainer.staging import GB, StagingReason
 
 from .draft import Draft, OpenDraft, Part
-from .failures import RangeIgnored, StagingFailed, own_path, translate_disk_errors
+from .failures import RangeIgnored, StagingFailed, Stopped, own_path, translate_disk_errors
 from .progress import ProgressCounter
 from .remote import Checksum, Remote, RemoteFile
 from .retries import with_retries
@@ -20,11 +25,9 @@ from .retries import with_retries
 T = TypeVar("T")
 PARALLEL_PARTS = 8
 PARALLEL_FILES = 4
+QUEUED_PARTS = 1024
+"""Parts of a file that are queued at a time; its size is a number of its server."""
 BLOCK_BYTES = 2**20
-
-
-class Stopped(Exception):
-    """Another thread failed, or the process is terminating."""
 
 
 def draft_of(file: RemoteFile, work: Path) -> Draft:
@@ -89,10 +92,12 @@ class Downloader:
             raise
 
     def _parts(
-        self, file: RemoteFile, draft: Draft, parts: Sequence[Part], pool: ThreadPoolExecutor
+        self, file: RemoteFile, draft: Draft, parts: Iterable[Part], pool: ThreadPoolExecutor
     ) -> None:
+        remaining = iter(parts)
         with draft.opened() as opened:
-            self._results([pool.submit(self._part, file, opened, each) for each in parts])
+            while some := list(islice(remaining, QUEUED_PARTS)):
+                self._results([pool.submit(self._part, file, opened, each) for each in some])
 
     def _part(self, file: RemoteFile, opened: OpenDraft, part: Part) -> None:
         with_retries(
@@ -157,6 +162,35 @@ def _too_large(file: RemoteFile, limit: int, opened: OpenDraft) -> StagingFailed
         f"{file.location}, whose size the server does not report, has more than {limit / GB:.2f} "
         f"GB, and {opened.folder} does not have enough free space; request more storage",
     )
+
+
+def require_folder(source: Source, paths: Sequence[str]) -> None:
+    """Raise StagingFailed unless the files fit into a folder: few files with different names."""
+    if len(paths) > MAX_FOLDER_ENTRIES:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} needs {len(paths):,} files, limit {MAX_FOLDER_ENTRIES:,}; specify a folder, "
+            "a split or a file",
+        )
+    folders = {str(parent) for each in paths for parent in PurePosixPath(each).parents}
+    counts = Counter(paths)
+    for each in paths:
+        if counts[each] > 1 or each in folders:
+            raise StagingFailed(
+                StagingReason.UNSUITABLE_CONTENT,
+                f"{source}: {each} is two files, or a file and a folder; rename one of them",
+            )
+
+
+def require_space(source: Source, needed: int, folder: Path) -> None:
+    """Raise StagingFailed if a folder has less than `needed` bytes of free space."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StagingFailed(
+            StagingReason.DISK_FULL,
+            f"{source} needs {needed / GB:.2f} GB, but {folder} has {free / GB:.2f} GB free; "
+            "request more storage or free some",
+        )
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:

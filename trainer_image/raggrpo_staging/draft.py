@@ -46,17 +46,15 @@ class Draft:
         """File of the journal."""
         return self.path.with_suffix(".parts")
 
-    def missing(self) -> list[Part]:
-        """Return the parts that are not on disk."""
+    def missing(self) -> Iterator[Part]:
+        """Yield the parts that are not on disk."""
         if self.size is None:
-            return [Part(0, 0, None)]
+            yield Part(0, 0, None)
+            return
         marks = self._marks()
-        ranges = range(0, self.size, PART_BYTES)
-        parts = [
-            Part(number, start, min(start + PART_BYTES, self.size))
-            for number, start in enumerate(ranges)
-        ]
-        return [part for part in parts if marks[part.number : part.number + 1] != _DONE]
+        for number, start in enumerate(range(0, self.size, PART_BYTES)):
+            if marks[number : number + 1] != _DONE:
+                yield Part(number, start, min(start + PART_BYTES, self.size))
 
     def bytes_on_disk(self) -> int:
         """Return the bytes of the parts that are on disk."""

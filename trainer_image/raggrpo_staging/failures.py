@@ -64,6 +64,10 @@ class StagingFailed(Exception):
         return self.reason in TRANSIENT_REASONS
 
 
+class Stopped(Exception):
+    """Another thread failed, or the process is terminating."""
+
+
 class RangeIgnored(Exception):
     """The server returned the whole file instead of the requested range."""
 

@@ -48,7 +48,7 @@ CARD = "README.md"
 MAX_CARD_BYTES = 2**20
 """A larger card is not read; file names then select the files of a split."""
 MAX_ENTRIES = 100_000
-"""Files of a repository."""
+"""Files and folders of a repository."""
 
 
 class HubRemote(Remote):
@@ -58,6 +58,8 @@ class HubRemote(Remote):
         self._source, self._role = source, role
         self._type = repository_type(source)
         self._commit = ""
+        self.card: RemoteFile | None = None
+        """The card that selects the files of a split, or None."""
 
     def snapshot(self, revision: str) -> Snapshot:
         """Return the files of the commit that the revision names now."""
@@ -112,19 +114,21 @@ class HubRemote(Remote):
             revision=self._commit,
             repo_type=self._type,
         )
-        files = [each for each in islice(tree, MAX_ENTRIES + 1) if isinstance(each, RepoFile)]
-        if len(files) > MAX_ENTRIES:
+        listed = list(islice(tree, MAX_ENTRIES + 1))
+        if len(listed) > MAX_ENTRIES:
             raise StagingFailed(
                 StagingReason.UNSUITABLE_CONTENT,
-                f"{source} has more than {MAX_ENTRIES:,} files; specify one of its folders",
+                f"{source} has more than {MAX_ENTRIES:,} files and folders; specify one of its "
+                "folders",
             )
-        return files
+        return [each for each in listed if isinstance(each, RepoFile)]
 
     def _card(self, listed: Mapping[str, RepoFile]) -> str:
         if CARD not in listed or listed[CARD].size > MAX_CARD_BYTES:
             return ""
-        card = _remote_file(listed[CARD], CARD)
-        content = b"".join(limited(self.chunks(card, 0, card.size), constants.ENDPOINT))
+        self.card = _remote_file(listed[CARD], CARD)
+        chunks = self.chunks(self.card, 0, self.card.size)
+        content = b"".join(limited(chunks, constants.ENDPOINT))
         # a server may send more than it announces
         return content.decode(errors="replace") if len(content) <= MAX_CARD_BYTES else ""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from raggrpo_api.foreign_files import open_regular, read_json
 from raggrpo_api.trainer.staging import StagingReason
 
-from .failures import StagingFailed, translate_disk_errors
+from .failures import StagingFailed, Stopped, translate_disk_errors
 
 HEARTBEAT_SECONDS = 5.0
 ABANDONED_SECONDS = 30.0
@@ -71,13 +71,17 @@ def source_lock(
 ) -> Iterator[SourceLock]:
     """Hold the lock of a folder; while another process holds it, wait and report its holder.
 
-    Sets `stop` if another process takes over the lock.
+    Sets `stop` if another process takes over the lock, and raises StagingFailed if the block was
+    stopped by that.
     """
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = SourceLock(_acquire(folder, report), stop)
     try:
         yield lock
+    except Stopped:
+        lock.check()
+        raise
     finally:
         lock.release()
 

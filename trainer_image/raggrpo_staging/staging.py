@@ -1,6 +1,5 @@
 """Stage the sources of a request, one after the other."""
 
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -14,9 +13,7 @@ from raggrpo_api.fields.source import (
     parse_source,
 )
 from raggrpo_api.foreign_files import remove_folder
-from raggrpo_api.limits import MAX_FOLDER_ENTRIES
 from raggrpo_api.trainer.staging import (
-    GB,
     SourceRequest,
     StagedSource,
     StagingFailure,
@@ -25,7 +22,7 @@ from raggrpo_api.trainer.staging import (
     StagingResult,
 )
 
-from .download import Downloader, Stopped, draft_of
+from .download import Downloader, draft_of, require_folder, require_space
 from .failures import StagingFailed, own_path, translate_disk_errors
 from .folder import (
     WORK,
@@ -86,7 +83,7 @@ def _stage(
         if use_hub_cache and isinstance(source, HubSource):
             from .hub_cache import stage_in_cache
 
-            path, marker = stage_in_cache(source, request.role, revision, folder, progress)
+            path, marker = stage_in_cache(source, request.role, revision, folder, progress, stop)
             return path, marker, True
         remote = open_remote(source, request.role)
         snapshot = with_retries(lambda: remote.snapshot(revision), progress.report)
@@ -99,21 +96,8 @@ def _stage(
         target = revision_folder(folder, snapshot.revision)
         if marker := read_marker(target):
             return marker.path(target), marker, False
-        try:
-            marker = Staging(source, remote, snapshot, target, lock).run(progress, stop)
-        except Stopped:
-            lock.check()
-            raise
+        marker = Staging(source, remote, snapshot, target, lock).run(progress, stop)
         return marker.path(target), marker, True
-
-
-def _require_few(source: Source, count: int) -> None:
-    if count > MAX_FOLDER_ENTRIES:
-        raise StagingFailed(
-            StagingReason.UNSUITABLE_CONTENT,
-            f"{source} needs {count:,} files, limit {MAX_FOLDER_ENTRIES:,}; specify a folder, a "
-            "split or a file",
-        )
 
 
 def immutable_revision(source: Source) -> str:
@@ -142,7 +126,7 @@ class Staging:
     def run(self, progress: ProgressCounter, stop: threading.Event) -> Marker:
         """Download, verify and complete the folder."""
         files = self._snapshot.files
-        _require_few(self._source, len(files))
+        require_folder(self._source, [each.path for each in files])
         with translate_disk_errors(self._target):
             self._target.mkdir(parents=True, exist_ok=True)
             self._require_own_folders()
@@ -154,7 +138,7 @@ class Staging:
         with translate_disk_errors(self._target):
             if self._snapshot.is_packed:
                 digests = dict(self._remote.unpack(self._downloads, self._target))
-                _require_few(self._source, len(digests))
+                require_folder(self._source, list(digests))
             self._require_unchanged(progress)
             return self._complete(digests)
 
@@ -174,13 +158,7 @@ class Staging:
     def _require_space(self, on_disk: int) -> None:
         copies = 2 if self._snapshot.is_packed else 1
         needed = self._snapshot.known_bytes * copies - on_disk
-        free = shutil.disk_usage(self._target).free
-        if needed > free:
-            raise StagingFailed(
-                StagingReason.DISK_FULL,
-                f"{self._source} needs {needed / GB:.2f} GB, but {self._target.parent.parent} has "
-                f"{free / GB:.2f} GB free; request more storage or free some",
-            )
+        require_space(self._source, needed, self._target)
 
     def _require_unchanged(self, progress: ProgressCounter) -> None:
         """Raise StagingFailed if the source changed, and discard content that may be mixed."""

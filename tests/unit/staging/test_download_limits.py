@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from raggrpo_api.fields.source import ImageSource
 from raggrpo_api.trainer.staging import StagingReason
 from raggrpo_staging import retries
-from raggrpo_staging.download import Downloader, draft_of
+from raggrpo_staging.download import Downloader, draft_of, require_folder
 from raggrpo_staging.draft import PART_BYTES, Draft
 from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.progress import ProgressCounter
 from raggrpo_staging.remote import Remote, RemoteFile, Snapshot
+from support.hostile.memory import peak_memory
 
 Usage = namedtuple("Usage", ("total", "used", "free"))
 MIB = 2**20
@@ -33,6 +35,13 @@ class EndlessRemote(Remote):
         while True:
             self.sent += MIB
             yield bytes(MIB)
+
+
+class SilentRemote(EndlessRemote):
+    """A server whose files are empty."""
+
+    def chunks(self, _file: RemoteFile, _start: int, _stop: int | None) -> Iterator[bytes]:
+        return iter(())
 
 
 def download(folder: Path, remote: Remote, file: RemoteFile) -> StagingFailed:
@@ -99,6 +108,29 @@ def test_bytes_on_disk_are_those_of_marked_parts(
     draft.journal.write_bytes(marks)
     missing = sum((part.stop or 0) - part.start for part in draft.missing())
     assert draft.bytes_on_disk() == (size or 0) - missing
+
+
+def test_parts_of_huge_file_need_no_memory(tmp_path: Path) -> None:
+    file = RemoteFile(path="rows.jsonl", location="rows.jsonl", size=10**15)
+    work = tmp_path / ".partial"
+    remote = SilentRemote()
+
+    def run() -> None:
+        with pytest.raises(StagingFailed, match="ended after"):
+            Downloader(remote, ProgressCounter(None), threading.Event()).download(
+                [file], tmp_path, work
+            )
+
+    assert peak_memory(run) < 64 * MIB
+
+
+@pytest.mark.parametrize(
+    "paths", [["a.json", "a.json"], ["a", "a/b.json"], ["a/b/c.json", "x", "a/b"]]
+)
+def test_file_is_not_another_one(paths: list[str]) -> None:
+    with pytest.raises(StagingFailed, match="is two files, or a file and a folder") as raised:
+        require_folder(ImageSource("registry.example.com", "model"), paths)
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
 
 
 def test_bytes_on_disk_of_huge_file_need_no_memory(tmp_path: Path) -> None:
