@@ -12,13 +12,14 @@ MAX_BODY_SECONDS = 120.0
 
 
 class BodyLimit:
-    """Limits the bytes of a response."""
+    """Limits the bytes and the time of a response."""
 
-    def __init__(self, server: str, limit: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, server: str, limit: int, seconds: float) -> None:
         self._server, self._limit, self._size = server, limit, 0
+        self._seconds, self._deadline = seconds, time.monotonic() + seconds
 
     def count(self, chunk: bytes) -> None:
-        """Count a chunk. Raises StagingFailed if the response is too large."""
+        """Count a chunk. Raises StagingFailed if the response is too large or takes too long."""
         self._size += len(chunk)
         if self._size > self._limit:
             raise StagingFailed(
@@ -26,20 +27,19 @@ class BodyLimit:
                 f"{self._server} sent a response of more than {self._limit:,} bytes, which is not "
                 "the content of a file; check the address of the server",
             )
+        if time.monotonic() > self._deadline:
+            raise StagingFailed(
+                StagingReason.UNREACHABLE,
+                f"{self._server} did not complete a response within {self._seconds:.0f} s; start "
+                "again later",
+            )
 
 
 def limited(chunks: Iterable[bytes], server: str) -> Iterator[bytes]:
     """Yield the chunks of a body. Raises StagingFailed if it is too large or takes too long."""
-    limit = BodyLimit(server)
-    deadline = time.monotonic() + MAX_BODY_SECONDS
+    limit = BodyLimit(server, MAX_BODY_BYTES, MAX_BODY_SECONDS)
     for chunk in chunks:
         limit.count(chunk)
-        if time.monotonic() > deadline:
-            raise StagingFailed(
-                StagingReason.UNREACHABLE,
-                f"{server} did not complete a response within {MAX_BODY_SECONDS:.0f} s; start "
-                "again later",
-            )
         yield chunk
 
 

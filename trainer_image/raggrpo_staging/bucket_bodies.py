@@ -1,22 +1,23 @@
 """Limits of the responses that the clients of object stores read into memory."""
 
+import math
 from typing import Any
 
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 
-from .bodies import BodyLimit
+from .bodies import MAX_BODY_BYTES, MAX_BODY_SECONDS, BodyLimit
 from .draft import PART_BYTES
 
-MAX_RESPONSE_BYTES = 2 * PART_BYTES
-"""The largest response is a range of an object."""
+MAX_RANGE_BYTES = 2 * PART_BYTES
+"""The largest response is a range of an object; a client parses others into more memory."""
 
 
 class _LimitedReader:
     """The reader of a body. Other attributes are those of aiohttp's reader."""
 
-    def __init__(self, reader: aiohttp.StreamReader, server: str) -> None:
-        self._reader, self._limit = reader, BodyLimit(server, MAX_RESPONSE_BYTES)
+    def __init__(self, reader: aiohttp.StreamReader, limit: BodyLimit) -> None:
+        self._reader, self._limit = reader, limit
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
@@ -38,7 +39,10 @@ class LimitedResponse(aiohttp.ClientResponse):
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
         """Read the headers."""
         response = await super().start(connection)
-        self.content = _LimitedReader(self.content, self.host)  # type: ignore[assignment]
+        is_range = self.ok and "Range" in self.request_info.headers
+        limits = (MAX_RANGE_BYTES, math.inf) if is_range else (MAX_BODY_BYTES, MAX_BODY_SECONDS)
+        reader = _LimitedReader(self.content, BodyLimit(self.host, *limits))
+        self.content = reader  # type: ignore[assignment]
         return response
 
 

@@ -15,11 +15,13 @@ from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
+    UNEXPECTED,
     StagingFailed,
     causes,
     connection_failure,
     detail,
     status_failure,
+    unexpected_failure,
 )
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .selection import role_files, single_file
@@ -160,6 +162,8 @@ def _failure(source: BucketSource, error: Exception) -> StagingFailed:
         return StagingFailed(reason, f"{problem} ({detail(error)}); {remedy}")
     if any(type(each).__name__ in _NO_CREDENTIALS for each in causes(error)):
         return StagingFailed(StagingReason.TOKEN_MISSING, f"{source} needs credentials; {remedy}")
+    if isinstance(error, UNEXPECTED):
+        return unexpected_failure(f"{source.scheme}://{source.bucket}", str(source), error)
     return connection_failure(f"{source.scheme}://{source.bucket}", error)
 
 

@@ -52,6 +52,7 @@ def _limit_body(response: httpx2.Response) -> None:
     request = response.request
     if request.extensions[_API] or request.method != "GET" or not response.is_success:
         require_plain(response.headers, constants.ENDPOINT)
+        response.encoding = "utf-8"  # a charset such as punycode takes quadratic time
         response.stream = _LimitedStream(response.stream)
 
 

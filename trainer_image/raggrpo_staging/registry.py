@@ -60,9 +60,11 @@ class ImageRemote(Remote):
         digest, manifest = self._manifest(revision)
         if "manifests" in manifest:
             _, manifest = self._manifest(_platform_digest(manifest["manifests"]))
-        layers = manifest.get("layers") or []
+        layers = manifest.get("layers")
+        if not layers:
+            raise self._unsuitable("its manifest has no layers")
         titles = [_title(each) for each in layers]
-        if not layers or not all(titles):
+        if not all(titles):
             files = [_layer_file(f"{number:04}", each) for number, each in enumerate(layers)]
             return Snapshot(digest, tuple(files), is_packed=True)
         chosen = set(role_files(titles, self._role, self._source))

@@ -18,7 +18,7 @@ from raggrpo_api.fields.source import LATEST, ImageSource
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import TOKEN_REMEDY, StagingFailed
-from .web import check_status, limit_bodies, translated
+from .web import check_status, limit_session, translated
 
 UPLOAD_BYTES = 64 * 2**20
 """Bytes per request of an upload."""
@@ -36,12 +36,12 @@ class RegistryClient(Registry):  # type: ignore[misc]
         self.container = Container(f"{source.registry}/{source.name}{version}")
         scheme = "http" if _LOOPBACK.fullmatch(source.registry) else "https"
         with translated(source.registry), requests.Session() as session:
-            limit_bodies(session)
+            limit_session(session, scheme)
             probe = session.get(f"{scheme}://{source.registry}/v2/")
         challenge = probe.headers.get("Www-Authenticate", "") if probe.status_code == 401 else ""
         backend = "basic" if challenge.lower().startswith("basic") else "token"
         super().__init__(insecure=scheme == "http", auth_backend=backend)
-        limit_bodies(self.session)
+        limit_session(self.session, scheme)
         folder = os.environ.get("DOCKER_CONFIG")
         configs = [str(Path(folder) / "config.json")] if folder else []
         self.auth.load_configs(self.container, configs=configs)

@@ -1,17 +1,20 @@
 """`Remote`: files of one source on a server."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from raggrpo_api.fields.text import ShortText
 from raggrpo_api.trainer.staging import Bytes
 
 _STRICT = ConfigDict(strict=True)
 """Raises ValueError for a value of another type, which a server may send."""
+_SHORT_TEXT = TypeAdapter(ShortText)
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -37,11 +40,18 @@ class RemoteFile:
     checksum: Checksum | None = None
 
 
+def _recordable(revision: str) -> str:
+    """Return a revision, or its digest if it would change as part of a status."""
+    is_unchanged = _SHORT_TEXT.validate_python(revision) == revision
+    return revision if is_unchanged else hashlib.sha256(revision.encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Snapshot:
     """All files of a source at one revision."""
 
-    revision: str
+    revision: Annotated[str, AfterValidator(_recordable)]
+    """Text of at most 256 characters, as in the status of a job."""
     files: tuple[RemoteFile, ...]
     is_file: bool = False
     """Whether the source is one file instead of a folder."""

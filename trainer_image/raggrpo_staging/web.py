@@ -28,6 +28,8 @@ from .retries import retry_after
 from .selection import single_file
 
 CHUNK_BYTES = 2**20
+MAX_CHALLENGE = 4096
+"""Characters of `WWW-Authenticate`, which ORAS parses in quadratic time."""
 MAX_DIGITS = 18
 """Maximum digits of a size in a header; a larger size is ignored."""
 TIMEOUT_SECONDS = (10.0, 30.0)
@@ -42,20 +44,28 @@ class _LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
     ) -> requests.Response:
         """Return a response; its body is read, unless it is that of a file."""
         response = super().send(request, stream=True, **options | {"timeout": TIMEOUT_SECONDS})
+        server = urlsplit(request.url).hostname or ""
+        if len(response.headers.get("WWW-Authenticate", "")) > MAX_CHALLENGE:
+            raise StagingFailed(
+                StagingReason.UNSUITABLE_CONTENT,
+                f"{server} sent a header WWW-Authenticate of more than {MAX_CHALLENGE:,} "
+                "characters; check the address of the server",
+            )
         if not stream or response.status_code not in (200, 206):
-            server = urlsplit(request.url).hostname or ""
             if request.method != "HEAD":
                 require_plain(response.headers, server)
             chunks = response.raw.stream(CHUNK_BYTES, decode_content=False)
             response._content = b"".join(limited(chunks, server))
             response._content_consumed = True
+            response.encoding = "utf-8"  # a charset such as punycode takes quadratic time
         return response
 
 
-def limit_bodies(session: requests.Session) -> None:
-    """Limit the responses that a session reads."""
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, _LimitedAdapter())
+def limit_session(session: requests.Session, *schemes: str) -> None:
+    """Limit the responses that a session reads, and its URLs to these schemes."""
+    session.adapters.clear()
+    for scheme in schemes:
+        session.mount(f"{scheme}://", _LimitedAdapter())
 
 
 class _Session(requests.Session):  # type: ignore[misc]
@@ -116,7 +126,7 @@ class WebRemote(Remote):
         """Send a request; each thread has its own session, because sessions are not thread-safe."""
         if not hasattr(self._local, "session"):
             self._local.session = _Session()
-            limit_bodies(self._local.session)
+            limit_session(self._local.session, "https")
         session: requests.Session = self._local.session
         return session.request(
             method,
@@ -129,8 +139,8 @@ class WebRemote(Remote):
 
 def _tag(headers: Mapping[str, str], source: HttpsSource) -> str:
     """Return the entity tag, or the time of the last change. Raises StagingFailed."""
-    if tag := headers.get("ETag") or headers.get("Last-Modified"):
-        return tag.strip('"')
+    if tag := headers.get("ETag", "").strip('"') or headers.get("Last-Modified"):
+        return tag
     raise StagingFailed(
         StagingReason.UNSUITABLE_CONTENT,
         f"{source.host} reports neither ETag nor Last-Modified, so that a change of {source} would "

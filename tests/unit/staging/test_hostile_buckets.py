@@ -1,11 +1,13 @@
 """An object store that sends endless responses."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from raggrpo_api.fields.source import BucketSource, Scheme
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
+from raggrpo_staging.bodies import MAX_BODY_BYTES
 from raggrpo_staging.buckets import BucketRemote
 from raggrpo_staging.failures import StagingFailed
 from support.servers.hub_server import HubHandler, HubServer
@@ -35,9 +37,63 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.mark.parametrize("scheme", [Scheme.S3, Scheme.GS])
 def test_endless_response_is_limited(store: HubServer, scheme: Scheme) -> None:
-    remote = BucketRemote(BucketSource(scheme, "bucket", "model"), SourceRole.MODEL)
     with pytest.raises(StagingFailed, match="sent a response of more than") as raised:
-        remote.snapshot("")
+        open_remote(scheme).snapshot("")
     assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
     assert "127.0.0.1" in str(raised.value)
     assert len(store.requests) < 10
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("scheme", [Scheme.S3, Scheme.GS])
+def test_description_has_a_lower_limit_than_content(
+    store: HubServer, scheme: Scheme, status: int
+) -> None:
+    body = b"<a/>" * (MAX_BODY_BYTES // 4 + 1)
+    send(store, lambda handler: handler.answer(status, None, {}, body))
+    with pytest.raises(StagingFailed, match=f"more than {MAX_BODY_BYTES:,} bytes"):
+        open_remote(scheme).snapshot("")
+
+
+@pytest.mark.parametrize("scheme", [Scheme.S3, Scheme.GS])
+def test_slow_description_is_limited(
+    store: HubServer, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
+) -> None:
+    monkeypatch.setattr("raggrpo_staging.bucket_bodies.MAX_BODY_SECONDS", 0.0)
+    with pytest.raises(StagingFailed, match="did not complete a response within 0 s"):
+        open_remote(scheme).snapshot("")
+
+
+ITEM = {"name": "model/model.safetensors", "bucket": "bucket", "size": "7"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [], None, "text", {"items": [1]}, {"items": [{"size": "1"}]}, {"items": "abc"},
+        {"items": [ITEM | {"size": "x"}]}, {"items": [ITEM | {"size": "1" + "0" * 30}]},
+        {"items": [ITEM | {"size": []}]}, {"items": [ITEM | {"md5Hash": "***"}]},
+    ],
+)  # fmt: skip
+def test_unexpected_listing_names_the_store(store: HubServer, value: Any) -> None:
+    send(store, lambda handler: handler.answer(200, value))
+    with pytest.raises(StagingFailed) as raised:
+        open_remote(Scheme.GS).snapshot("")
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "gs://bucket" in str(raised.value)
+
+
+def send(store: HubServer, answer: Callable[[HubHandler], None]) -> None:
+    """Respond to GET."""
+
+    def fault(handler: HubHandler) -> bool:
+        if handler.command != "GET":
+            return False
+        answer(handler)
+        return True
+
+    store.faults.insert(0, fault)
+
+
+def open_remote(scheme: Scheme) -> BucketRemote:
+    return BucketRemote(BucketSource(scheme, "bucket", "model"), SourceRole.MODEL)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from huggingface_hub import close_session, constants
+from huggingface_hub import close_session, constants, get_session
 
 from raggrpo_api.fields.source import HubSource
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
@@ -165,6 +165,20 @@ def test_number_of_files_is_limited(hub: HubServer, monkeypatch: pytest.MonkeyPa
     files = [FILE | {"path": f"{number}.txt"} for number in range(3)]
     send(hub, TREE, lambda handler: handler.answer(200, files))
     assert "more than 2 files" in str(failure())
+
+
+def test_folders_are_counted_as_files(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "MAX_ENTRIES", 2)
+    folders = [{"type": "directory", "path": f"{number}", "oid": SHA} for number in range(2)]
+    send(hub, TREE, lambda handler: handler.answer(200, [FILE, *folders]))
+    assert "more than 2 files" in str(failure())
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined"])
+def test_charset_of_a_response_is_not_used(hub: HubServer, charset: str) -> None:
+    headers = {"Content-Type": f"text/plain; charset={charset}"}
+    send(hub, INFO, lambda handler: handler.answer(200, {}, headers, b"a-999"))
+    assert get_session().get(f"{hub.url}/api/models/org/name/revision/main").text == "a-999"
 
 
 @pytest.mark.parametrize(

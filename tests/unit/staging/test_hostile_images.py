@@ -1,7 +1,9 @@
 """A registry with endless manifests, and layers made to exhaust memory or a volume."""
 
 import gzip
+import hashlib
 import io
+import json
 import lzma
 import tarfile
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from raggrpo_api.fields.source import ImageSource
 from raggrpo_api.limits import MIN_EXPANDED_BYTES
@@ -16,6 +19,7 @@ from raggrpo_api.trainer.staging import SourceRole, StagingReason
 from raggrpo_staging import registry as registry_module
 from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.registry import ImageRemote
+from raggrpo_staging.web import MAX_CHALLENGE, limit_session
 from support.servers.hub_server import HubHandler, HubServer
 
 DIGEST = f"sha256:{'a' * 64}"
@@ -209,7 +213,7 @@ def compressed(handler: HubHandler) -> None:
         {"layers": [LAYER | {"digest": 5}]}, {"layers": [LAYER | {"digest": "sha256:../x"}]},
         {"layers": [LAYER | {"digest": f"shake_128:{'a' * 64}"}]},
         {"layers": [LAYER | {"annotations": 5}]}, {"manifests": 5}, {"manifests": []},
-        {"manifests": [{"digest": 5, "platform": 5}]},
+        {"manifests": [{"digest": 5, "platform": 5}]}, {"layers": []}, {"layers": None}, {},
     ],
 )  # fmt: skip
 def test_unexpected_manifest_is_reported(
@@ -225,3 +229,46 @@ def test_unexpected_manifest_is_reported(
         StagingReason.CHECKSUM_MISMATCH,
     )
     assert "127.0.0.1" in str(raised.value)
+
+
+def test_index_in_an_index_is_reported(responses: tuple[HubServer, list[Any]]) -> None:
+    server, manifests = responses
+    index = json.dumps({"manifests": [{"digest": "x"}]}).encode()
+    digest = f"sha256:{hashlib.sha256(index).hexdigest()}"
+
+    def answer(handler: HubHandler) -> None:
+        is_second = handler.path.endswith(digest)
+        handler.answer(200, {"manifests": [{"digest": digest}]}, {}, index if is_second else None)
+
+    manifests.append(answer)
+    with pytest.raises(StagingFailed, match="its manifest has no layers"):
+        open_image(server).snapshot("")
+
+
+def open_image(server: HubServer) -> ImageRemote:
+    host = server.url.removeprefix("http://")
+    return ImageRemote(ImageSource(host, "model", "v1"), SourceRole.MODEL)
+
+
+def test_long_challenge_is_rejected() -> None:
+    challenge = {"WWW-Authenticate": "Bearer " + "a" * MAX_CHALLENGE}
+    with HubServer() as server:
+        server.faults.append(lambda handler: handler.answer(401, {}, challenge) is None)
+        with pytest.raises(StagingFailed, match="a header WWW-Authenticate of more than"):
+            open_image(server).snapshot("")
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "zlib"])
+def test_charset_of_a_response_is_not_used(charset: str) -> None:
+    headers = {"Content-Type": f"text/plain; charset={charset}"}
+    with HubServer() as server, requests.Session() as session:
+        limit_session(session, "http")
+        server.faults.append(lambda handler: handler.answer(404, {}, headers, b"a-999") is None)
+        assert session.get(server.url).text == "a-999"
+
+
+def test_registry_with_tls_cannot_move_a_request_to_http() -> None:
+    with requests.Session() as session:
+        limit_session(session, "https")
+        with pytest.raises(requests.exceptions.InvalidSchema):
+            session.get("http://127.0.0.1:1/token")

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from raggrpo_api.fields.source import HttpsSource
-from raggrpo_api.trainer.staging import SourceRole
+from raggrpo_api.trainer.staging import SourceRole, StagedSource
 from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.web import WebRemote
 from support.servers.hub_server import HubHandler, HubServer
@@ -86,3 +86,19 @@ def test_failure_does_not_show_signed_query(web: HubServer) -> None:
     with pytest.raises(StagingFailed) as raised:
         open_remote(web).snapshot("")
     assert "0123456789abcdef" not in str(raised.value)
+
+
+@pytest.mark.parametrize("tag", ["a" * 257, "a  b", " a\t", "a\x1b[31mb", "a\x85", "e1", 'W/"1'])
+def test_revision_is_recorded_unchanged(web: HubServer, tag: str) -> None:
+    headers = {"ETag": f'"{tag}"'}
+    web.faults.append(lambda handler: handler.answer(200, {}, headers) is None)
+    revision = open_remote(web).snapshot("").revision
+    recorded = StagedSource(field="f", path="p", revision=revision, digest="d", bytes=0)
+    assert recorded.revision == revision
+    assert open_remote(web).snapshot("").revision == revision
+
+
+def test_empty_entity_tag_is_no_revision(web: HubServer) -> None:
+    web.faults.append(lambda handler: handler.answer(200, {}, {"ETag": '""'}) is None)
+    with pytest.raises(StagingFailed, match="neither ETag nor Last-Modified"):
+        open_remote(web).snapshot("")
