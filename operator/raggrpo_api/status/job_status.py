@@ -209,6 +209,11 @@ class JobStatus:
         return max(0, self.warning_count - len(self.warnings))
 
     @property
+    def has_earlier_best(self) -> bool:
+        """Whether the best checkpoint is an earlier one than the newest step."""
+        return self.best_step not in (None, self.progress.step)
+
+    @property
     def ray_version(self) -> str:
         """Ray version of the attempts; "" before the first attempt."""
         version = self.pinned.ray_version or self.preflight.facts.ray_version

@@ -59,12 +59,17 @@ async def run_in_trainer_pod(
     command: Sequence[str],
     image: str,
     on_output: Callable[[bytes], None],
+    *,
+    exports: bool = False,
 ) -> ExecResult:
-    """Run the command in a temporary pod with the volumes and variables of the trainer."""
+    """Run the command in a temporary pod with the volumes and variables of the trainer.
+
+    With `exports`, the pod has memory and time for an export.
+    """
     used = await _image(client, job, image)
     config = _config(job)
     async with temporary_pod(
-        client, job, lambda name: render_trainer_pod(job, name, used, config)
+        client, job, lambda name: render_trainer_pod(job, name, used, config, exports=exports)
     ) as pod:
         return await client.exec_in_pod(job.metadata.namespace, pod, READER, command, on_output)
 

@@ -16,6 +16,7 @@ from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.push_results import require_target
 from raggrpo_cli.rag_test_output import Most, Seconds, show_results
 from raggrpo_cli.terminal import AsJson, show
+from raggrpo_operator.core.rules.paths import volume_problem
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.kube.user_client import UserClient
 
@@ -105,18 +106,26 @@ def export(
 
     def command(job: RagGrpoJob) -> list[str]:
         spec = resolve(job, job.status.preflight.known_facts).spec
+        if problem := volume_problem(output, spec.volumes):
+            fail(f"--output: {problem}; specify a folder on a writable volume of the job")
         export = ["python", "-m", "raggrpo_trainer.checkpoint_export", spec.checkpoint.path, output]
         export += ["--step", step, "--model", spec.model.path]
         return ["sh", "-c", PUSH, "export", output, push, *export] if push else export
 
-    _, result = run_in_cluster(kubeconfig, context, _run(name, namespace, command, image))
+    run = _run(name, namespace, command, image, exports=True)
+    _, result = run_in_cluster(kubeconfig, context, run)
     show(f"{output}: model after step {_parsed(_Exported, result).step}")
     if push:
         show(f"pushed to {push}")
 
 
 def _run(
-    name: str, namespace: str, command: Callable[[RagGrpoJob], Sequence[str]], image: str
+    name: str,
+    namespace: str,
+    command: Callable[[RagGrpoJob], Sequence[str]],
+    image: str,
+    *,
+    exports: bool = False,
 ) -> Callable[[UserClient], Awaitable[tuple[RagGrpoJob, bytes]]]:
     """Return a function that returns a job and the output of a command in its trainer pod.
 
@@ -127,7 +136,9 @@ def _run(
         job = await get_job(client, namespace, name)
         output = BytesIO()
         limited = LimitedOutput(output.write, MAX_OUTPUT_BYTES)
-        result = await run_in_trainer_pod(client, job, command(job), image, limited)
+        result = await run_in_trainer_pod(
+            client, job, command(job), image, limited, exports=exports
+        )
         if result.exit_code:
             fail(result.errors.strip() or f"exit code {result.exit_code}", FAILED)
         return job, output.getvalue()

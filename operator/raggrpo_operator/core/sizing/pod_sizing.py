@@ -148,18 +148,21 @@ def staging(spec: JobSpec) -> Sized | None:
     return PodSizing(role=PodRole.STAGING, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 
 
-def push(spec: JobSpec, facts: Facts) -> Sized | None:
-    """Return the size of the push pod, or None if the job pushes nothing.
+def push(spec: JobSpec, facts: Facts, *, exports_best: bool) -> Sized | None:
+    """Return the size of the push pod, or None if the job pushes nothing."""
+    return upload(spec, facts, exports=exports_best) if spec.output.push else None
 
-    The export of the best checkpoint has the model in fp32 and once more in its own data type.
+
+def upload(spec: JobSpec, facts: Facts, *, exports: bool) -> Sized:
+    """Return the size of a pod that uploads a model, and with `exports` a checkpoint's.
+
+    The export has the model in fp32 and once more in its own data type.
     """
-    if not spec.output.push:
-        return None
-    export = (LOADING_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER) * facts.parameters
-    memory = [
-        term("pushMemory", "clients", PUSH_BYTES, "libraries and buffers of uploads"),
-        term("pushMemory", "export", export, with_model_note("8 B per parameter", facts)),
-    ]
+    memory = [term("pushMemory", "clients", PUSH_BYTES, "libraries and buffers of uploads")]
+    if exports:
+        exported = (LOADING_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER) * facts.parameters
+        note = with_model_note("8 B per parameter", facts)
+        memory.append(term("pushMemory", "export", exported, note))
     amount = format_bytes(total(memory), memory_unit(spec))
     return PodSizing(role=PodRole.PUSH, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 
