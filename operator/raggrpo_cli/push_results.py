@@ -15,7 +15,12 @@ from raggrpo_api.fields.text import error_first
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.job_variables import job_from_variables
 from raggrpo_api.names import BEST_DIR, EXPORT_DIR
-from raggrpo_api.trainer.staging import PushOutcome, StagingReason
+from raggrpo_api.trainer.staging import (
+    PUSH_FIELD,
+    UPLOADING,
+    PushOutcome,
+    StagingReason,
+)
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
@@ -36,9 +41,10 @@ class ExportFailed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Push the results, write PushOutcome and return the exit code."""
     parser = argparse.ArgumentParser(prog="raggrpo_cli.push_results", description=__doc__)
+    parser.add_argument("--progress", type=Path, help="file to write StagingProgress to")
     parser.add_argument("--result", type=Path, required=True, help="file to write PushOutcome to")
     options = parser.parse_args(arguments)
-    outcome = push_results(job_from_variables(os.environ))
+    outcome = push_results(job_from_variables(os.environ), options.progress)
     # Not replaced: Kubernetes reads the file that it mounts.
     options.result.write_text(outcome.model_dump_json(by_alias=True))
     if outcome.pushed is None:
@@ -47,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def push_results(job: RagGrpoJob) -> PushOutcome:
+def push_results(job: RagGrpoJob, progress: Path | None = None) -> PushOutcome:
     """Upload the final and the best model with card, report and summary."""
     resolved = resolve(job, job.status.preflight.known_facts)
     folder = Path(resolved.spec.checkpoint.path) / EXPORT_DIR
@@ -58,19 +64,24 @@ def push_results(job: RagGrpoJob) -> PushOutcome:
         return PushOutcome(reason=StagingReason.EXPORT_FAILED, message=str(error))
     except OperatorError as error:
         return PushOutcome(reason=StagingReason.FOLDER_NOT_WRITABLE, message=str(error))
-    return upload(folder, job.spec.output.push or "")
+    return upload(folder, job.spec.output.push or "", progress)
 
 
-def upload(folder: Path, url: str) -> PushOutcome:
+def upload(folder: Path, url: str, progress_file: Path | None = None) -> PushOutcome:
     """Upload a folder. Raises InvalidSource if the URL is not that of a target."""
     from raggrpo_staging.authorities import trust_authorities
     from raggrpo_staging.failures import StagingFailed
+    from raggrpo_staging.progress import ProgressCounter
+    from raggrpo_staging.progress_server import shown
     from raggrpo_staging.push import push
 
     target = parse_push_target(url)
     trust_authorities()
+    progress = ProgressCounter(progress_file, UPLOADING)
+    progress.start(PUSH_FIELD)
     try:
-        return PushOutcome(pushed=push(folder, target, show))
+        with shown(progress):
+            return PushOutcome(pushed=push(folder, target, progress))
     except StagingFailed as failure:
         return PushOutcome(reason=failure.reason, message=str(failure))
 
@@ -101,7 +112,7 @@ def _complete_models(job: RagGrpoJob, folder: Path, model: str) -> None:
     """Export the models that the trainer has not exported; complete folders are kept."""
     status = job.status
     steps = {folder: "newest"}
-    if status.best_step not in (None, status.progress.step):
+    if status.has_earlier_best:
         steps[folder / BEST_DIR] = "best"
     for output, step in steps.items():
         if not output.exists():

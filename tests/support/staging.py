@@ -120,3 +120,16 @@ class Run:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def run_push(
+    stage: Stage, folder: Path, target: str, *options: str
+) -> "subprocess.CompletedProcess[str]":
+    """Upload a folder with the environment of a stage."""
+    command = [sys.executable, "-c", staging_program("push"), "--folder", str(folder)]
+    done = subprocess.run(
+        [*command, "--target", target, *options],
+        env=stage.env, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done

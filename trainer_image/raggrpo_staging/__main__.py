@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -18,13 +17,13 @@ from pydantic import ValidationError
 
 from raggrpo_api.foreign_files import read_limited
 from raggrpo_api.limits import MAX_SPEC_BYTES
-from raggrpo_api.names import ENV_PROGRESS_PORT, ENV_STAGING_REQUEST
+from raggrpo_api.names import ENV_STAGING_REQUEST
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingRequest
 
 from .authorities import trust_authorities
 from .failures import EXIT_FAILED, EXIT_RETRY
 from .progress import ProgressCounter
-from .progress_server import serving
+from .progress_server import shown
 from .staging import stage_all
 
 
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _exit)  # releases locks
     trust_authorities()
     progress = ProgressCounter(options.progress)
-    with _served(progress), progress.written():
+    with shown(progress):
         result = stage_all(request, progress)
     if options.result is not None:  # not replaced: Kubernetes reads the file that it mounts
         try:
@@ -73,11 +72,6 @@ def _request_text(file: Path | None) -> bytes:
     if file is not None:
         return read_limited(file, MAX_SPEC_BYTES)
     return os.environ.get(ENV_STAGING_REQUEST, "").encode()
-
-
-def _served(progress: ProgressCounter) -> AbstractContextManager[object]:
-    port = os.environ.get(ENV_PROGRESS_PORT)
-    return serving(int(port), lambda: progress.value) if port else nullcontext()
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

@@ -160,6 +160,9 @@ def _failure(source: BucketSource, error: Exception) -> StagingFailed:
         else:
             reason, problem = StagingReason.TOKEN_MISSING, f"{source} needs credentials"
         return StagingFailed(reason, f"{problem} ({detail(error)}); {remedy}")
+    if any(_is_rejected_login(each) for each in causes(error)):
+        problem = f"access to {source} is denied ({detail(error)})"
+        return StagingFailed(StagingReason.ACCESS_DENIED, f"{problem}; {remedy}")
     if any(type(each).__name__ in _NO_CREDENTIALS for each in causes(error)):
         return StagingFailed(StagingReason.TOKEN_MISSING, f"{source} needs credentials; {remedy}")
     if isinstance(error, UNEXPECTED):
@@ -175,6 +178,12 @@ def _status(error: BaseException) -> int:
         return 429 if response.get("Error", {}).get("Code") == "SlowDown" else int(status)
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
+
+
+def _is_rejected_login(error: BaseException) -> bool:
+    """Return whether the token endpoint of Google's accounts has rejected the credentials."""
+    is_refresh = type(error).__name__ == "RefreshError"
+    return is_refresh and not getattr(error, "retryable", False)
 
 
 def _is_forbidden(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,11 +18,11 @@ PRINT_SECONDS = 5.0
 class ProgressCounter:
     """Counts bytes; methods may be called in any thread."""
 
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
+    def __init__(self, file: Path | None, verb: str = "Staging") -> None:
+        self._file, self._verb = file, verb
         self._lock = threading.Lock()
         self._field = self._message = ""
-        self._done = self._total = self._received = 0
+        self._done = self._total = self._transferred = 0
         self._started = time.monotonic()
         self._is_finished = threading.Event()
 
@@ -38,11 +38,29 @@ class ProgressCounter:
             self._total += total
             self._done += done
 
-    def add(self, received: int) -> None:
-        """Add received bytes."""
+    def add(self, number: int) -> None:
+        """Add received or sent bytes."""
         with self._lock:
-            self._done += received
-            self._received += received
+            self._done += number
+            self._transferred += number
+
+    @contextmanager
+    def upload(self, size: int) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts sent bytes of a file; those of a failed one do not count."""
+        sent = 0
+
+        def count(number: int) -> None:
+            nonlocal sent
+            number = min(number, size - sent)
+            sent += number
+            self.add(number)
+
+        try:
+            yield count
+        except BaseException:
+            self.add(-sent)
+            raise
+        count(size)
 
     def report(self, message: str) -> None:
         """Print the reason for waiting, and show it until more bytes are expected."""
@@ -56,7 +74,7 @@ class ProgressCounter:
         """The progress."""
         with self._lock:
             remaining = max(0, self._total - self._done)
-            rate = self._received / max(1e-3, time.monotonic() - self._started)
+            rate = self._transferred / max(1e-3, time.monotonic() - self._started)
             return StagingProgress(
                 bytes_done=self._done,
                 bytes_total=max(self._total, self._done),
@@ -81,12 +99,12 @@ class ProgressCounter:
         printed, text = time.monotonic(), ""
         while not self._is_finished.wait(INTERVAL_SECONDS):
             self._write()
-            line = progress_text(self.value)
+            line = progress_text(self.value, self._verb)
             if line != text and time.monotonic() - printed >= PRINT_SECONDS:
                 printed, text = time.monotonic(), line
                 print(line, flush=True)
 
     def _write(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # a full disk must not stop the download
+            with suppress(OSError):  # a full disk must not stop the transfer
                 write_json(self._file, self.value.model_dump_json(by_alias=True))

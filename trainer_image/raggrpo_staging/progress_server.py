@@ -1,11 +1,24 @@
-"""Serve GET /progress of a staging pod, which the operator reads."""
+"""Serve GET /progress of a staging or push pod, which the operator reads."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from raggrpo_api.names import ENV_PROGRESS_PORT
 from raggrpo_api.trainer.staging import StagingProgress
+
+from .progress import ProgressCounter
+
+
+@contextmanager
+def shown(progress: ProgressCounter) -> Iterator[None]:
+    """Print and write the progress, and serve it if RAGGRPO_PROGRESS_PORT has a port."""
+    port = os.environ.get(ENV_PROGRESS_PORT)
+    served = serving(int(port), lambda: progress.value) if port else nullcontext()
+    with served, progress.written():
+        yield
 
 
 @contextmanager

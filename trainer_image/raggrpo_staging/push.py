@@ -8,10 +8,10 @@ may succeed later, with one line on standard error.
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import requests
 
@@ -24,28 +24,31 @@ from raggrpo_api.fields.source import (
     PushTarget,
     parse_push_target,
 )
-from raggrpo_api.trainer.staging import PushResult, StagingReason, pushed_text
+from raggrpo_api.trainer.staging import UPLOADING, PushResult, StagingReason, pushed_text
 
 from .authorities import trust_authorities
 from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed
 from .folder import write_json
+from .progress import ProgressCounter
+from .progress_server import shown
 from .retries import with_retries
 
 LAYER_TYPE = "application/octet-stream"
 COMMIT_MESSAGE = "Upload results of training"
 
 
-def push(folder: Path, target: PushTarget, report: Callable[[str], None]) -> PushResult:
+def push(folder: Path, target: PushTarget, progress: ProgressCounter) -> PushResult:
     """Upload all files of a folder; repeat transient failures. Raises StagingFailed."""
-    files = upload_files(folder)
-    size = sum((folder / each).stat().st_size for each in files)
+    files = {each: (folder / each).stat().st_size for each in upload_files(folder)}
+    size = sum(files.values())
+    progress.expect(size, 0)
     match target:
         case HubSource():
-            revision = _push_to_hub(folder, files, target, report)
+            revision = _push_to_hub(folder, files, target, progress)
         case BucketSource():
-            revision = _push_to_bucket(folder, files, target, report)
+            revision = _push_to_bucket(folder, files, target, progress)
         case ImageSource():
-            revision = _push_to_registry(folder, files, target, report)
+            revision = _push_to_registry(folder, files, target, progress)
         case _:
             assert_never(target)
     return PushResult(url=str(target), revision=revision, bytes=size)
@@ -67,51 +70,64 @@ def upload_files(folder: Path) -> list[str]:
 
 
 def _push_to_hub(
-    folder: Path, files: Sequence[str], target: HubSource, report: Callable[[str], None]
+    folder: Path, files: Mapping[str, int], target: HubSource, progress: ProgressCounter
 ) -> str:
-    from huggingface_hub import HfApi
+    """Upload one large file after the other, then commit all files; return the commit."""
+    from huggingface_hub import CommitOperationAdd, HfApi
 
     from .hub import translated
 
     api = HfApi()
-    branch = target.revision or MAIN
+    repository, branch = target.repository, target.revision or MAIN
+    prefix = f"{target.path}/" if target.path else ""
+    added = {each: CommitOperationAdd(f"{prefix}{each}", folder / each) for each in files}
 
-    def upload() -> str:
+    def create() -> None:
         with translated(target, branch):
-            api.create_repo(target.repository, private=True, exist_ok=True)
+            api.create_repo(repository, private=True, exist_ok=True)
             if branch != MAIN:
-                api.create_branch(target.repository, branch=branch, exist_ok=True)
-            commit = api.upload_folder(
-                repo_id=target.repository,
-                folder_path=folder,
-                path_in_repo=target.path or None,
-                revision=branch,
-                commit_message=COMMIT_MESSAGE,
-                allow_patterns=list(files),
-            )
-        return str(commit.oid)
+                api.create_branch(repository, branch=branch, exist_ok=True)
 
-    return with_retries(upload, report)
+    def upload(file: str) -> None:
+        with translated(target, branch), progress.upload(files[file]):
+            api.preupload_lfs_files(repository, [added[file]], revision=branch, free_memory=False)
+
+    def commit() -> str:
+        with translated(target, branch):
+            done = api.create_commit(
+                repository, added.values(), commit_message=COMMIT_MESSAGE, revision=branch
+            )
+        return str(done.oid)
+
+    with_retries(create, progress.report)
+    for each in files:
+        with_retries(partial(upload, each), progress.report)
+    return with_retries(commit, progress.report)
 
 
 def _push_to_bucket(
-    folder: Path, files: Sequence[str], target: BucketSource, report: Callable[[str], None]
+    folder: Path, files: Mapping[str, int], target: BucketSource, progress: ProgressCounter
 ) -> str:
+    from .bucket_progress import UploadCallback
     from .buckets import open_bucket, translated
 
     file_system = open_bucket(target)
+
+    def upload(file: str) -> None:
+        with translated(target), progress.upload(files[file]) as count:
+            file_system.put_file(
+                str(folder / file),
+                f"{target.bucket}/{target.key}/{file}",
+                callback=UploadCallback(count),
+            )
+
     for each in files:
-
-        def upload(path: str = each) -> None:
-            with translated(target):
-                file_system.put_file(str(folder / path), f"{target.bucket}/{target.key}/{path}")
-
-        with_retries(upload, report)
+        with_retries(partial(upload, each), progress.report)
     return ""
 
 
 def _push_to_registry(
-    folder: Path, files: Sequence[str], target: ImageSource, report: Callable[[str], None]
+    folder: Path, files: Mapping[str, int], target: ImageSource, progress: ProgressCounter
 ) -> str:
     """Upload an artifact with one layer per file; return its digest."""
     from oras import defaults, oci
@@ -124,17 +140,22 @@ def _push_to_registry(
             with translated(target.registry):
                 return call()
 
-        return with_retries(translating, report)
+        return with_retries(translating, progress.report)
 
-    client = with_retries(lambda: RegistryClient(target), report)
+    client = with_retries(lambda: RegistryClient(target), progress.report)
     options = {"do_chunked": True, "chunk_size": UPLOAD_BYTES}
     manifest = oci.NewManifest()
+
+    def upload(path: str, layer: dict[str, Any]) -> requests.Response:
+        with progress.upload(layer["size"]) as client.on_sent:
+            return client.upload_blob(path, client.container, layer, **options)
+
     for each in files:
         path = str(folder / each)
         layer = oci.NewLayer(path, media_type=LAYER_TYPE)
         layer["annotations"] = {defaults.annotation_title: each}
         manifest["layers"].append(layer)
-        retry(partial(client.upload_blob, path, client.container, layer, **options))
+        retry(partial(upload, path, layer))
     manifest["config"], _ = oci.ManifestConfig()
     with tempfile.NamedTemporaryFile("w") as config:
         config.write("{}")
@@ -151,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--target", required=True, help="URL such as hf://org/name")
+    parser.add_argument("--progress", type=Path, help="file to write StagingProgress to")
     parser.add_argument("--result", type=Path, help="file to write PushResult to")
     options = parser.parse_args(arguments)
     try:
@@ -158,8 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InvalidSource as error:
         parser.error(f"--target: {error}")
     trust_authorities()
+    progress = ProgressCounter(options.progress, UPLOADING)
+    progress.start("--target")
     try:
-        result = push(options.folder, target, lambda text: print(text, flush=True))
+        with shown(progress):
+            result = push(options.folder, target, progress)
     except StagingFailed as failure:
         print(f"error: {failure.reason}: {failure}", file=sys.stderr)
         return EXIT_RETRY if failure.is_transient else EXIT_FAILED

@@ -7,6 +7,7 @@ at loopback addresses are accessed over HTTP.
 import inspect
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class RegistryClient(Registry):  # type: ignore[misc]
 
     def __init__(self, source: ImageSource) -> None:
         self._source = source
+        self.on_sent: Callable[[int], object] = lambda _: None
+        """Called with the size of each uploaded part of a blob."""
         version = f"@{source.digest}" if source.digest else f":{source.tag or LATEST}"
         self.container = Container(f"{source.registry}/{source.name}{version}")
         scheme = "http" if _LOOPBACK.fullmatch(source.registry) else "https"
@@ -58,6 +61,8 @@ class RegistryClient(Registry):  # type: ignore[misc]
             raise self._denied() from error
         if method != "HEAD":
             self._check(response)
+        if method == "PATCH":
+            self.on_sent(len(options.get("data", b"")))
         return response
 
     def _check(self, response: requests.Response) -> None:

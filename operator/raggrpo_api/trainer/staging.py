@@ -14,6 +14,10 @@ from raggrpo_api.fields.base import AbsolutePath, ApiModel, Duration
 from raggrpo_api.fields.source import SourceUrl
 from raggrpo_api.fields.text import Message, ShortText
 
+PUSH_FIELD: Final = "spec.output.push"
+"""Field of the progress of a push."""
+UPLOADING: Final = "Uploading"
+"""Verb of the progress of a push."""
 MAX_SOURCES: Final = 8
 """Maximum sources of a request, so that their result fits into MAX_PREFLIGHT_BYTES."""
 GB: Final = 10**9
@@ -69,6 +73,10 @@ TRANSIENT_REASONS: Final = frozenset(
     {StagingReason.RATE_LIMITED, StagingReason.UNREACHABLE, StagingReason.LOCK_LOST}
 )
 """Reasons after which the same request may succeed later."""
+CREDENTIAL_REASONS: Final = frozenset(
+    {StagingReason.TOKEN_MISSING, StagingReason.ACCESS_DENIED, StagingReason.GATED_MODEL}
+)
+"""Reasons that other credentials may remedy."""
 
 
 class SourceRequest(ApiModel):
@@ -124,12 +132,12 @@ class StagingResult(ApiModel):
 
 
 class StagingProgress(ApiModel):
-    """Progress of a request."""
+    """Progress of a request or a push."""
 
     bytes_done: Bytes = 0
-    """Bytes of all sources on disk."""
+    """Bytes of all sources on disk, or uploaded bytes."""
     bytes_total: Bytes = 0
-    """Bytes of all sources whose size is known; 0: none is known yet."""
+    """Bytes of all sources whose size is known, or to upload; 0: none is known yet."""
     seconds_left: Duration = 0.0
     """Estimated remaining time; 0: unknown."""
     field: ShortText = ""
@@ -166,12 +174,12 @@ def pushed_text(pushed: PushResult) -> str:
     return f"{pushed.url}{revision}, {pushed.bytes / GB:.2f} GB"
 
 
-def progress_text(progress: StagingProgress) -> str:
+def progress_text(progress: StagingProgress, verb: str = "Staging") -> str:
     """Return one line such as `Staging 3.1 of 15.2 GB, 40 s left`."""
     if progress.message:
         return f"{progress.message} ({progress.field})"
     if not progress.bytes_total:
-        return f"Staging {progress.field}"
+        return f"{verb} {progress.field}"
     done, total = progress.bytes_done / GB, progress.bytes_total / GB
     left = f", {progress.seconds_left:.0f} s left" if progress.seconds_left else ""
-    return f"Staging {done:.1f} of {total:.1f} GB{left}"
+    return f"{verb} {done:.1f} of {total:.1f} GB{left}"

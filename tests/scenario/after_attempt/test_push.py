@@ -64,6 +64,38 @@ async def test_job_is_complete_while_results_are_being_pushed() -> None:
     assert get_condition(status, ConditionType.READY).status == "True"
 
 
+async def test_push_reports_progress() -> None:
+    scenario = make_pushing()
+    await scenario.until(
+        lambda status: (
+            get_condition(status, ConditionType.RESULT_PUSHED).message == "Uploading 0.5 of 2.0 GB"
+        )
+    )
+
+
+@pytest.mark.parametrize(("best_step", "exports"), [(None, False), (60, False), (20, True)])
+async def test_push_requests_memory_for_export_when_best_checkpoint_is_earlier(
+    best_step: int | None, exports: bool
+) -> None:
+    scenario = make_pushing()
+    scenario.runtime.best_step = best_step
+
+    status = await scenario.until_quiet()
+
+    [start] = [each for each in scenario.runtime.performed if isinstance(each, StartPush)]
+    names = [each.name for each in start.plan.sizing.terms if each.resource == "pushMemory"]
+    assert names == ["clients", *(["export"] if exports else [])]
+    assert status.sizing == start.plan.sizing
+
+
+async def test_failed_login_of_push_names_secret() -> None:
+    env = [{"name": "HF_TOKEN", "secretKeyRef": {"name": "hub", "key": "token"}}]
+    outcome = PushOutcome(reason=StagingReason.ACCESS_DENIED, message="denied; pass HF_TOKEN")
+    status = await make_pushing(outcome, env=env).until_quiet()
+    message = get_condition(status, ConditionType.RESULT_PUSHED).message
+    assert message == "denied; pass HF_TOKEN; HF_TOKEN is from Secret hub, key token (spec.env[0])"
+
+
 async def test_push_is_repeated_after_transient_failures() -> None:
     scenario = make_pushing(make_failure(StagingReason.UNREACHABLE), "evicted")
 

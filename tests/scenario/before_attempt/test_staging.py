@@ -56,6 +56,31 @@ async def test_phase_and_condition_show_progress_while_staging() -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "origin"),
+    [
+        (
+            {"secretKeyRef": {"name": "hub", "key": "token"}},
+            "HF_TOKEN is from Secret hub, key token (spec.env[1])",
+        ),
+        ({"value": "", "notSecret": True}, "HF_TOKEN is from spec.env[1]"),
+    ],
+)
+async def test_failed_login_names_variable_and_secret(
+    variable: dict[str, object], origin: str
+) -> None:
+    env = [{"name": "HF_HOME", "value": "/mnt/runs/hub"}, {"name": "HF_TOKEN", **variable}]
+    message = "spec.model.source: denied; pass a token in HF_TOKEN"
+    failure = StagingFailure(
+        field="spec.model.source", reason=StagingReason.ACCESS_DENIED, message=message
+    )
+    result = StagingResult(failures=[failure])
+    scenario = make_scenario(changes=SOURCES | {"env": env}, stagings=[result])
+    status = await scenario.until_quiet()
+    condition = get_condition(status, ConditionType.SOURCES_STAGED)
+    assert condition.message == f"{message}; {origin}"
+
+
+@pytest.mark.parametrize(
     "reason",
     [StagingReason.UNKNOWN_REVISION, StagingReason.GATED_MODEL, StagingReason.DISK_FULL],
 )

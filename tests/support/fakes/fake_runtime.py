@@ -157,6 +157,7 @@ class FakeRuntime:
     rounds_with_actions: set[int] = field(default_factory=set)
     saved: list[int] = field(default_factory=list)
     skipped: list[SkippedCheckpoint] = field(default_factory=list)
+    best_step: int | None = None
     torn: bool = False
     """Whether the newest checkpoint is damaged for the next attempt."""
     resume_at: int | None = None
@@ -432,7 +433,8 @@ class FakeRuntime:
         if isinstance(outcome, str):
             return PushObserved(action.request_hash, problem=outcome)
         if (self.now - started).total_seconds() < STAGING_SECONDS:
-            return PushObserved(action.request_hash)
+            progress = StagingProgress(bytes_done=5 * 10**8, bytes_total=2 * 10**9)
+            return PushObserved(action.request_hash, progress=progress)
         return PushObserved(action.request_hash, outcome)
 
     def _observed_preflight(self) -> PreflightObserved | None:
@@ -466,6 +468,7 @@ class FakeRuntime:
             tokens_by_stage=self.tokens_by_stage,
             streaks=[] if loading else self.streaks,
             checkpoint=None if newest is None else CheckpointRef(step=newest, path=f"/{newest}"),
+            best_step=self.best_step,
             skipped_checkpoints=self.skipped,
             save_seconds=self.save_seconds,
             backup_failure=self.backup_failure,

@@ -24,14 +24,19 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 class OciRegistry(ServerProcess):
-    """The registry; with `password_file`, it requires a login."""
+    """The registry; with `password_file` or `token_auth`, it requires a login."""
 
     ready_path = "/v2/"
     ready_statuses = (200, 401)
 
-    def __init__(self, folder: Path, password_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        password_file: Path | None = None,
+        token_auth: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__()
-        self._folder, self._password_file = folder, password_file
+        self._folder, self._password_file, self._token_auth = folder, password_file, token_auth
 
     def command(self) -> Sequence[str | Path]:
         """Write the configuration, and return the command of the server."""
@@ -43,6 +48,8 @@ class OciRegistry(ServerProcess):
         }
         if self._password_file is not None:
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(self._password_file)}}
+        if self._token_auth is not None:
+            config["auth"] = {"token": dict(self._token_auth)}
         file = self._folder / "registry.json"
         file.write_text(json.dumps(config))
         return [tool_folder("registry") / "registry", "serve", file]

@@ -1,10 +1,12 @@
 """An S3 server (moto) in a separate process, with objects in memory."""
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import boto3
+import httpx
 
 from .server_process import ServerProcess
 
@@ -30,6 +32,21 @@ class S3Server(ServerProcess):
     def command(self) -> Sequence[str | Path]:
         return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
 
+    def require_signatures(self) -> Mapping[str, str]:
+        """Reject requests without a valid signature from now on; return a user's environment."""
+        iam = self.client("iam")
+        iam.create_user(UserName="trainer")
+        statement = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_user_policy(UserName="trainer", PolicyName="all", PolicyDocument=policy)
+        key = iam.create_access_key(UserName="trainer")["AccessKey"]
+        httpx.post(f"{self.url}/moto-api/reset-auth", content="0").raise_for_status()
+        return {
+            **self.env,
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
     def start(self) -> None:
         """Start the server with an empty bucket; objects of an earlier start are lost."""
         super().start()
@@ -39,10 +56,10 @@ class S3Server(ServerProcess):
         response = self.client().list_objects_v2(Bucket=self.bucket)
         return [each["Key"] for each in response.get("Contents", [])]
 
-    def client(self) -> "boto3.client":
+    def client(self, service: str = "s3") -> "boto3.client":
         """Return a new client."""
         return boto3.client(
-            "s3",
+            service,
             endpoint_url=self.url,
             aws_access_key_id="test",
             aws_secret_access_key="test",

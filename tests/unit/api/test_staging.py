@@ -5,6 +5,7 @@ from raggrpo_api.limits import MAX_PREFLIGHT_BYTES
 from raggrpo_api.trainer.staging import (
     MAX_SOURCES,
     TRANSIENT_REASONS,
+    UPLOADING,
     SourceRequest,
     SourceRole,
     StagedSource,
@@ -37,6 +38,11 @@ def test_request_with_invalid_source_names_field_and_problem() -> None:
 )
 def test_progress_text_has_sizes_and_remaining_time(progress: StagingProgress, text: str) -> None:
     assert progress_text(progress) == text
+
+
+def test_progress_text_of_push_has_another_verb() -> None:
+    progress = StagingProgress(bytes_done=500_000_000, bytes_total=2_000_000_000)
+    assert progress_text(progress, UPLOADING) == "Uploading 0.5 of 2.0 GB"
 
 
 def test_result_of_a_full_request_fits_into_termination_message() -> None:

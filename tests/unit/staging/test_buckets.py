@@ -1,4 +1,5 @@
 import random
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -7,7 +8,15 @@ import pytest
 from raggrpo_api.trainer.staging import StagingReason
 from support.servers.gcs_server import GcsServer
 from support.servers.s3_server import S3Server
-from support.staging import PART_BYTES, Stage, files_in, make_data_source, make_model_source
+from support.servers.token_server import TokenServer, write_service_account
+from support.staging import (
+    PART_BYTES,
+    Stage,
+    files_in,
+    make_data_source,
+    make_model_source,
+    run_push,
+)
 
 MODEL = {
     "config.json": b"{}",
@@ -103,3 +112,69 @@ def test_unreachable_store_is_reported(tmp_path: Path, scheme: str) -> None:
     failure = Stage(tmp_path, env).failure(make_model_source(f"{scheme}://bucket/key"))
     assert failure.reason is StagingReason.UNREACHABLE
     assert f"{scheme}://bucket cannot be reached" in failure.message
+
+
+def test_s3_credentials_are_verified(tmp_path: Path, folder_of_model: Path) -> None:
+    source = make_model_source("s3://runs/models/a")
+    with S3Server() as server:
+        for name, content in MODEL.items():
+            server.client().put_object(Bucket=server.bucket, Key=f"models/a/{name}", Body=content)
+        env = server.require_signatures()
+        wrong = env | {"AWS_SECRET_ACCESS_KEY": "w" * 40}
+        unknown = env | {"AWS_ACCESS_KEY_ID": "AKIA" + "X" * 16}
+        anonymous = {name: value for name, value in env.items() if "KEY" not in name}
+
+        staged = Stage(new(tmp_path), env).staged(source)
+        assert files_in(Path(staged.path)) == NEEDED
+        for each, reason in (
+            (wrong, StagingReason.ACCESS_DENIED),
+            (unknown, StagingReason.ACCESS_DENIED),
+            (anonymous, StagingReason.TOKEN_MISSING),
+        ):
+            stage = Stage(new(tmp_path), each)
+            failure = stage.failure(source)
+            assert failure.reason is reason
+            assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in failure.message
+            assert "w" * 40 not in failure.message
+            done = run_push(stage, folder_of_model, "s3://runs/result")
+            assert done.returncode == 3
+            assert f"error: {reason}: " in done.stderr
+        done = run_push(Stage(new(tmp_path), env), folder_of_model, "s3://runs/result")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "reason"),
+    [
+        (400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."},
+         StagingReason.ACCESS_DENIED),
+        (401, {"error": "invalid_client"}, StagingReason.ACCESS_DENIED),
+        (503, {"error": "unavailable"}, StagingReason.UNREACHABLE),
+    ],
+)  # fmt: skip
+def test_rejected_service_account_is_reported(
+    tmp_path: Path, status: int, answer: Mapping[str, str], reason: StagingReason
+) -> None:
+    with TokenServer(status, answer) as server:
+        account = write_service_account(tmp_path, server.url)
+        env = {"GOOGLE_APPLICATION_CREDENTIALS": str(account), "NO_GCE_CHECK": "true"}
+        stage = Stage(new(tmp_path), env)
+        failure = stage.failure(make_model_source("gs://models/a"))
+    assert failure.reason is reason
+    if reason is StagingReason.ACCESS_DENIED:
+        assert "access to gs://models/a is denied" in failure.message
+        assert "GOOGLE_APPLICATION_CREDENTIALS" in failure.message
+    assert server.is_signed
+
+
+@pytest.fixture
+def folder_of_model(tmp_path: Path) -> Path:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    for name, content in NEEDED.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def new(base: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=base))

@@ -1,16 +1,19 @@
 import subprocess
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from raggrpo_api.trainer.staging import PushResult
+from raggrpo_api.fields.source import parse_push_target
+from raggrpo_api.trainer.staging import PushResult, StagingProgress
+from raggrpo_staging.progress import ProgressCounter
+from raggrpo_staging.push import push as upload_folder
 from support.servers.gcs_server import GcsServer
 from support.servers.hub_server import TOKEN, HubServer
 from support.servers.oci_registry import OciRegistry
 from support.servers.s3_server import S3Server
-from support.staging import Stage, files_in, make_model_source, staging_program
+from support.staging import Stage, files_in, make_model_source, run_push
 
 FILES = {
     "config.json": b"{}",
@@ -18,6 +21,7 @@ FILES = {
     "adapter/adapter_config.json": b'{"r": 32}',
     "README.md": b"# Model\n",
 }
+PROGRESS = "push-progress.json"
 STAGED = {name: FILES[name] for name in ("config.json", "model.safetensors", "README.md")}
 
 
@@ -34,14 +38,13 @@ def folder(tmp_path: Path) -> Path:
 def push(
     stage: Stage, folder: Path, target: str, env: Mapping[str, str] = {}
 ) -> tuple[subprocess.CompletedProcess[str], PushResult | None]:
-    file = stage.base / "push.json"
-    arguments = ["--folder", str(folder), "--target", target, "--result", str(file)]
-    done = subprocess.run(
-        [sys.executable, "-c", staging_program("push"), *arguments],
-        env=stage.env | dict(env), capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
+    file, progress = stage.base / "push.json", stage.base / PROGRESS
+    stage.env |= env
+    done = run_push(stage, folder, target, "--result", str(file), "--progress", str(progress))
     result = PushResult.model_validate_json(file.read_text()) if file.exists() else None
+    if result is not None:
+        sent = StagingProgress.model_validate_json(progress.read_text())
+        assert (sent.bytes_done, sent.bytes_total) == (result.bytes, result.bytes)
     return done, result
 
 
@@ -130,3 +133,37 @@ def test_push_of_empty_folder_is_rejected(stage: Stage, tmp_path: Path) -> None:
     done, _ = push(stage, tmp_path / "none", "hf://org/name")
     assert done.returncode == 3
     assert "has no files" in done.stderr
+
+
+def test_bytes_of_failed_upload_do_not_count(tmp_path: Path) -> None:
+    progress = ProgressCounter(None)
+    progress.expect(100, 0)
+    with suppress(OSError), progress.upload(60) as count:
+        count(40)
+        assert progress.value.bytes_done == 40
+        raise OSError
+    assert progress.value.bytes_done == 0
+    with progress.upload(60) as count:
+        count(70)  # a client may count headers
+    with progress.upload(40):
+        pass  # the target has the file
+    assert progress.value.bytes_done == 100
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_upload_to_bucket_is_counted_in_parts(
+    stage: Stage, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    folder, size = tmp_path / "large", 101 * 2**20
+    folder.mkdir()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    monkeypatch.setattr(ProgressCounter, "add", lambda _, number: counted.append(number))
+    with S3Server() if scheme == "s3" else GcsServer() as server:
+        for name, value in server.env.items():
+            monkeypatch.setenv(name, value)
+        target = parse_push_target(f"{scheme}://{server.bucket}/large")
+        upload_folder(folder, target, ProgressCounter(None))
+    assert sum(counted) == size
+    assert len(list(filter(None, counted))) > 1

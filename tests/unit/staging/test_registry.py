@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from raggrpo_api.trainer.staging import StagingReason
-from support.servers.oci_registry import HTPASSWD, OciRegistry, docker_config
-from support.staging import PART_BYTES, Stage, files_in, make_model_source
+from support.servers.oci_registry import HTPASSWD, PASSWORD, OciRegistry, docker_config
+from support.servers.token_server import RegistryTokens
+from support.staging import PART_BYTES, Stage, files_in, make_model_source, run_push
 
 WEIGHTS = random.Random(2).randbytes(2 * PART_BYTES + 5)
 MODEL = {"config.json": b"{}", "model.safetensors": WEIGHTS}
@@ -118,3 +119,37 @@ def test_registry_with_login_needs_credentials(tmp_path: Path) -> None:
     assert "DOCKER_CONFIG" in missing.message
     assert denied.reason is StagingReason.ACCESS_DENIED
     assert unknown.reason is StagingReason.UNKNOWN_REVISION
+
+
+def test_registry_with_bearer_tokens_needs_login(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    for name, content in MODEL.items():
+        (folder / name).write_bytes(content)
+    with (
+        RegistryTokens(tmp_path) as tokens,
+        OciRegistry(tmp_path, token_auth=tokens.config()) as registry,
+    ):
+        source = make_model_source(f"oci://{registry.host}/team/result:v1")
+        logins = {"": None, "wrong": "wrong", "right": PASSWORD}
+        stages = {}
+        for name, password in logins.items():
+            base = tmp_path / f"login-{name}"
+            base.mkdir()
+            if password is not None:
+                (base / "config.json").write_text(docker_config(registry.host, password=password))
+            stages[name] = Stage(base, {"DOCKER_CONFIG": str(base)} if password else {})
+
+        for name, reason in (
+            ("", StagingReason.TOKEN_MISSING),
+            ("wrong", StagingReason.ACCESS_DENIED),
+        ):
+            failure = stages[name].failure(source)
+            assert failure.reason is reason
+            assert "DOCKER_CONFIG" in failure.message
+            pushed = run_push(stages[name], folder, source.url)
+            assert (pushed.returncode, f"error: {reason}: " in pushed.stderr) == (3, True)
+        pushed = run_push(stages["right"], folder, source.url)
+        assert pushed.returncode == 0, pushed.stderr
+        assert files_in(Path(stages["right"].staged(source).path)) == MODEL
+    assert any("push" in each for each in tokens.scopes)

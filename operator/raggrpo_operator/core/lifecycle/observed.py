@@ -59,6 +59,8 @@ class PushObserved(PodObserved):
     request_hash: str
     result: PushOutcome | None = None
     """Outcome of the push; None while it is running."""
+    progress: StagingProgress | None = None
+    """Progress; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ def render_push_pod(job: Metadata, settings: ClusterSettings, action: StartPush)
     plan = action.plan
     sized = sizing_for(plan.sizing, PodRole.PUSH)
     own = job_variables(action.job) | ca_bundle_env(plan.spec)
+    own[names.ENV_PROGRESS_PORT] = str(names.PROGRESS_PORT)
     env = trainer_env(plan.spec, own)  # no headers of services
     push = container(
         plan, settings, names.PUSH_CONTAINER, sizing=sized, env=env, for_driver=True

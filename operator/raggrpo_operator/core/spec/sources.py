@@ -1,14 +1,22 @@
 """Models and data that a job downloads: the request, and the paths of the staged files. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
+from raggrpo_api.spec.resources import EnvVar
 from raggrpo_api.status.job_status import StagingStatus
 from raggrpo_api.trainer.config import content_hash
-from raggrpo_api.trainer.staging import SourceRequest, SourceRole, StagedSource, StagingRequest
+from raggrpo_api.trainer.staging import (
+    CREDENTIAL_REASONS,
+    SourceRequest,
+    SourceRole,
+    StagedSource,
+    StagingRequest,
+)
 
 from .path_fields import volume_of
 
@@ -57,6 +65,28 @@ def staging_request(
     ]
     folder = staging_folder(spec)
     return StagingRequest(folder=folder, sources=sources, use_hub_cache=use_hub_cache)
+
+
+def with_variables(spec: JobSpec, reason: str, message: str) -> str:
+    """Return the message of a failed transfer, with the origin of the credentials it names.
+
+    The process that transfers files does not know which Secrets its variables come from.
+    """
+    if reason not in CREDENTIAL_REASONS:
+        return message
+    origins = [
+        f"{variable.name} is from {_origin(variable, number)}"
+        for number, variable in enumerate(spec.env)
+        if variable.name in re.findall(r"[A-Z][A-Z0-9_]+", message)
+    ]
+    return "; ".join([message, *origins])
+
+
+def _origin(variable: EnvVar, number: int) -> str:
+    field = f"spec.env[{number}]"
+    if (ref := variable.secret_key_ref) is None:
+        return field
+    return f"Secret {ref.name}, key {ref.key} ({field})"
 
 
 def request_hash(spec: JobSpec) -> str:

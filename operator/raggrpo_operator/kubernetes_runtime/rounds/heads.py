@@ -61,7 +61,7 @@ class Heads:
             ProgressClient(HttpApi(self.session, address.progress, token, self.limits)),
         )
 
-    async def staging_progress(self, host: str) -> StagingProgress | None:
-        """Return the progress of a staging pod, or None if it cannot be read."""
+    async def transfer_progress(self, host: str) -> StagingProgress | None:
+        """Return the progress of a staging or push pod, or None if it cannot be read."""
         api = HttpApi(self.session, f"http://{host}:{PROGRESS_PORT}", limits=self.limits)
         return await read_progress(api, StagingProgress)

@@ -14,6 +14,7 @@ from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.progress import Progress
 from raggrpo_api.trainer.sealed_config import open_sealed, seal
+from raggrpo_api.trainer.staging import StagingProgress
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
     CreateCluster,
@@ -37,6 +38,7 @@ from raggrpo_operator.core.lifecycle.observed import (
     AttemptObserved,
     ClusterObserved,
     Observed,
+    PushObserved,
     StagingObserved,
     StartObserved,
 )
@@ -139,7 +141,7 @@ class KubernetesRuntime:
         observed = Observed(
             staging=await self._staging(owned),
             preflight=observed_preflight(*self._run_once(owned, PodRole.PREFLIGHT)),
-            push=observed_push(*self._run_once(owned, PodRole.PUSH)),
+            push=await self._push(owned),
             retrievers=observed_retrievers(self._deployments(), pods, self._check_start),
             agent=observed_agent(
                 self._deployments(), job.spec.rollout.agent, pods, self._check_start
@@ -179,9 +181,17 @@ class KubernetesRuntime:
         """Return the staging pod, with its progress while it runs."""
         pods, problem, is_final = self._run_once(owned, PodRole.STAGING)
         observed = observed_staging(pods, problem, is_final)
-        if observed is None or (address := running_address(pods)) is None:
-            return observed
-        return replace(observed, progress=await self._context.heads.staging_progress(address))
+        return observed and replace(observed, progress=await self._transfer_progress(pods))
+
+    async def _push(self, owned: Collection[Manifest]) -> PushObserved | None:
+        """Return the push pod, with its progress while it runs."""
+        pods, problem, is_final = self._run_once(owned, PodRole.PUSH)
+        observed = observed_push(pods, problem, is_final)
+        return observed and replace(observed, progress=await self._transfer_progress(pods))
+
+    async def _transfer_progress(self, pods: Collection[Manifest]) -> StagingProgress | None:
+        address = running_address(pods)
+        return await self._context.heads.transfer_progress(address) if address else None
 
     def _run_once(
         self, owned: Collection[Manifest], role: PodRole

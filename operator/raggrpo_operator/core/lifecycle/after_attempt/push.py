@@ -9,10 +9,18 @@ from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, PushStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.config import content_hash
-from raggrpo_api.trainer.staging import TRANSIENT_REASONS, PushOutcome, pushed_text
-from raggrpo_operator.core.lifecycle.actions import DeletePush, StartPush
+from raggrpo_api.trainer.staging import (
+    TRANSIENT_REASONS,
+    UPLOADING,
+    PushOutcome,
+    progress_text,
+    pushed_text,
+)
+from raggrpo_operator.core.lifecycle.actions import DeletePush, PodPlan, StartPush
 from raggrpo_operator.core.lifecycle.observed import PushObserved
 from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
+from raggrpo_operator.core.sizing.size import size
+from raggrpo_operator.core.spec.sources import with_variables
 from raggrpo_operator.core.state.conditions import Reason, get_condition, is_true
 
 from .recovery import backoff, requested_retry
@@ -47,10 +55,18 @@ def push_results(this: Round) -> Decision:
     try_hash = content_hash([expected, this.status.push.failed_tries])
     if observed is None or observed.request_hash != try_hash:
         this.actions += [DeletePush()] if observed is not None else []
+        plan = _plan(this)
+        this.status = replace(this.status, sizing=plan.sizing)
         job = this.job.model_copy(update={"status": this.status})
-        this.actions.append(StartPush(this.pod_plan(), job, try_hash))
+        this.actions.append(StartPush(plan, job, try_hash))
         return this.decision(requeue_after=1.0)
     return _follow(this, observed)
+
+
+def _plan(this: Round) -> PodPlan:
+    """Return the plan of the push, without memory for an export if it does not export."""
+    facts, exports_best = this.status.preflight.known_facts, this.status.has_earlier_best
+    return replace(this.pod_plan(), sizing=size(this.spec, facts, exports_best=exports_best))
 
 
 def _follow(this: Round, observed: PushObserved) -> Decision:
@@ -67,6 +83,8 @@ def _follow(this: Round, observed: PushObserved) -> Decision:
         return _fail(this, observed.waiting_reason, message, is_final=True)
     if observed.waiting_for:
         _report(this, observed.waiting_reason, observed.waiting_for)
+    elif observed.progress is not None:
+        _report(this, ConditionReason.PUSHING, progress_text(observed.progress, UPLOADING))
     elif this.status.push.failed_tries == 0:
         _report(this, ConditionReason.PUSHING)
     return this.decision(requeue_after=POLL_SECONDS if this.observed.in_pods else 0.5)
@@ -75,7 +93,8 @@ def _follow(this: Round, observed: PushObserved) -> Decision:
 def _evaluate(this: Round, outcome: PushOutcome) -> Decision:
     if outcome.pushed is None:
         reason = outcome.reason or ConditionReason.NO_RESULT
-        return _fail(this, reason, outcome.message, is_final=reason not in TRANSIENT_REASONS)
+        message = with_variables(this.spec, reason, outcome.message)
+        return _fail(this, reason, message, is_final=reason not in TRANSIENT_REASONS)
     pushed = outcome.pushed
     push = replace(
         this.status.push,

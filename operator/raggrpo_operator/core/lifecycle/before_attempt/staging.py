@@ -10,7 +10,12 @@ from raggrpo_operator.core.lifecycle.actions import DeleteStaging, StartStaging
 from raggrpo_operator.core.lifecycle.deadlines import outages
 from raggrpo_operator.core.lifecycle.observed import StagingObserved
 from raggrpo_operator.core.lifecycle.round import POLL_SECONDS, Decision, Round
-from raggrpo_operator.core.spec.sources import request_hash, staging_request, staging_status
+from raggrpo_operator.core.spec.sources import (
+    request_hash,
+    staging_request,
+    staging_status,
+    with_variables,
+)
 from raggrpo_operator.core.state.conditions import Reason
 
 from .preflight import (
@@ -74,7 +79,9 @@ def _evaluate(this: Round, result: StagingResult) -> Decision:
     """Record the staged sources, wait for a server, or fail with the message of every source."""
     this.store(replace(this.state.retry, preflight_losses=0))
     this.actions.append(DeleteStaging())
-    message = "\n".join(failure.message for failure in result.failures)
+    message = "\n".join(
+        with_variables(this.spec, failure.reason, failure.message) for failure in result.failures
+    )
     if not result.failures:
         outages.clear_waiting(this, ConditionReason.ENDPOINT_RECOVERED)
         this.store(outages.reset_timer(this.state.watch))
