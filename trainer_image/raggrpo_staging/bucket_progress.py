@@ -10,7 +10,7 @@ class UploadCallback(Callback):  # type: ignore[misc]
 
     def __init__(self, count: Function[[int], None]) -> None:
         super().__init__()
-        self._count = count
+        self._count, self._sent = count, 0
 
     def relative_update(self, inc: int = 1) -> None:
         """Count bytes."""
@@ -18,5 +18,5 @@ class UploadCallback(Callback):  # type: ignore[misc]
 
     def absolute_update(self, value: int) -> None:
         """Count the bytes since the last update."""
-        self._count(value - self.value)
-        self.value = value
+        self._count(value - self._sent)
+        self._sent = value

@@ -147,6 +147,9 @@ def translated(source: BucketSource) -> Iterator[None]:
 
 def _failure(source: BucketSource, error: Exception) -> StagingFailed:
     remedy = TOKEN_REMEDY[source.scheme]
+    # gcsfs reports each failure of Google's token endpoint as status 401.
+    if unavailable := next((e for e in causes(error) if getattr(e, "retryable", False)), None):
+        return connection_failure(f"{source.scheme}://{source.bucket}", unavailable)
     status = next((code for each in causes(error) if (code := _status(each))), 0)
     if status in (408, 429, 500, 502, 503, 504):
         return status_failure(f"{source.scheme}://{source.bucket}", status, None)
@@ -160,9 +163,6 @@ def _failure(source: BucketSource, error: Exception) -> StagingFailed:
         else:
             reason, problem = StagingReason.TOKEN_MISSING, f"{source} needs credentials"
         return StagingFailed(reason, f"{problem} ({detail(error)}); {remedy}")
-    if any(_is_rejected_login(each) for each in causes(error)):
-        problem = f"access to {source} is denied ({detail(error)})"
-        return StagingFailed(StagingReason.ACCESS_DENIED, f"{problem}; {remedy}")
     if any(type(each).__name__ in _NO_CREDENTIALS for each in causes(error)):
         return StagingFailed(StagingReason.TOKEN_MISSING, f"{source} needs credentials; {remedy}")
     if isinstance(error, UNEXPECTED):
@@ -178,12 +178,6 @@ def _status(error: BaseException) -> int:
         return 429 if response.get("Error", {}).get("Code") == "SlowDown" else int(status)
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
-
-
-def _is_rejected_login(error: BaseException) -> bool:
-    """Return whether the token endpoint of Google's accounts has rejected the credentials."""
-    is_refresh = type(error).__name__ == "RefreshError"
-    return is_refresh and not getattr(error, "retryable", False)
 
 
 def _is_forbidden(error: Exception) -> bool:

@@ -55,6 +55,9 @@ class RegistryClient(Registry):  # type: ignore[misc]
         """Return the response to a request. That to HEAD may have an error status."""
         try:
             response: requests.Response = _send_request(self, url, method, **options)
+            if response.status_code == 401 and getattr(self.auth, "token", None):
+                self.auth.token = None  # it has expired, or does not allow this method
+                response = _send_request(self, url, method, **options)
         except ValueError as error:  # ORAS has no token, and no error for it
             if isinstance(error, requests.RequestException):
                 raise

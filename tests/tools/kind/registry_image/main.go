@@ -1,4 +1,4 @@
-// The registry with one storage driver and one kind of login; its own main program includes those of all clouds.
+// The registry with one storage driver and two kinds of login; its own main program includes those of all clouds.
 package main
 
 import (
@@ -6,6 +6,7 @@ import (
 
 	"github.com/distribution/distribution/v3/registry"
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
+	_ "github.com/distribution/distribution/v3/registry/auth/token"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 )
 
