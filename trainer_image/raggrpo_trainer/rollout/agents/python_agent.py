@@ -15,6 +15,8 @@ from raggrpo_trainer.errors import TrainerError
 
 MAX_PROCESSES = 32
 IMPORT_SECONDS = 300.0
+MAX_STARTS = 3
+"""Number of times that a process is started if it is killed during the import."""
 MAX_RESULT_BYTES = 16 << 20
 _LOCAL_HOSTS = "127.0.0.1,localhost"
 
@@ -49,7 +51,7 @@ class PythonAgent:
     async def slot(self) -> AsyncIterator["_ProcessSlot"]:
         """Yield a process. Raises TrainerError AGENT_ERROR if the function cannot be imported."""
         async with self._slots:
-            slot = self._idle.pop() if self._idle else await self._start()
+            slot = self._idle.pop() if self._idle else await self._start(MAX_STARTS)
             try:
                 yield slot
             except BaseException:
@@ -63,7 +65,8 @@ class PythonAgent:
         while self._idle:
             await self._idle.pop().close()
 
-    async def _start(self) -> "_ProcessSlot":
+    async def _start(self, tries: int) -> "_ProcessSlot":
+        """Start a process, again if it is killed while it imports the function."""
         key = secrets.token_hex(16)
         try:
             process = await start_module(
@@ -78,8 +81,13 @@ class PythonAgent:
             message = f"{self._interpreter} (rollout.agent.interpreter) does not start: {error}"
             raise TrainerError(ExitCode.AGENT_ERROR, message) from error
         slot = _ProcessSlot(key, self._base_url, process)
+        name = f"the process of agent {self._target}"
         try:
-            await _require_imported(slot, f"the process of agent {self._target}")
+            await _require_imported(slot, name)
+        except CallFailed as error:
+            if error.transient and tries > 1:
+                return await self._start(tries - 1)
+            raise TrainerError(ExitCode.AGENT_ERROR, f"{name} {error.detail}") from error
         except BaseException:
             await slot.close()
             raise
@@ -131,14 +139,15 @@ class _ProcessSlot:
 
 
 async def _require_imported(slot: _ProcessSlot, process: str) -> None:
-    """Raise TrainerError AGENT_ERROR unless the process, named `process`, imports the function."""
+    """Raise TrainerError AGENT_ERROR unless the process, named `process`, imports the function.
+
+    Raises CallFailed if the process exits.
+    """
     try:
         async with asyncio.timeout(IMPORT_SECONDS):
             started = await slot.read()
     except TimeoutError as error:
         message = f"{process} did not import it within {IMPORT_SECONDS:g} s"
         raise TrainerError(ExitCode.AGENT_ERROR, message) from error
-    except CallFailed as error:
-        raise TrainerError(ExitCode.AGENT_ERROR, f"{process} {error.detail}") from error
     if "invalid" in started:
         raise TrainerError(ExitCode.AGENT_ERROR, started["invalid"])

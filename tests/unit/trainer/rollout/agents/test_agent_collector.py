@@ -37,10 +37,10 @@ from support.processes.interpreters import agents_interpreter
 APPLICATION = """
 import json, os, pathlib, signal, time, urllib.request
 
-def claimed():
+def claimed(name):
     # True for the first caller only
     try:
-        pathlib.Path(__file__).with_name("once").unlink()
+        pathlib.Path(__file__).with_name(name).unlink()
     except FileNotFoundError:
         return False
     return True
@@ -51,6 +51,9 @@ def ask(*messages, seconds=60, **more):
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     return json.load(urllib.request.urlopen(request, timeout=seconds))["choices"][0]["message"]
+
+if claimed("killed at import"):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def user(text):
     return {"role": "user", "content": text}
@@ -63,7 +66,7 @@ def answer(question):
         os._exit(3)
     if question == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if question == "killed once" and claimed():
+    if question == "killed once" and claimed("once"):
         os.kill(os.getpid(), signal.SIGKILL)
     if question == "impatient":
         ask(user("slow"), seconds=0.3)
@@ -246,6 +249,21 @@ async def test_run_of_killed_process_is_repeated_with_its_seeds(tmp_path: Path) 
     assert not (tmp_path / "once").exists()
     assert outcomes(rollouts) == outcomes(undisturbed)
     collector.check_failures(rollouts)
+
+
+async def test_process_killed_at_import_is_started_again(tmp_path: Path) -> None:
+    (tmp_path / "killed at import").touch()
+    _, rollouts, _ = await collect(tmp_path, ["q0"], 2)
+
+    assert not (tmp_path / "killed at import").exists()
+    assert [each.failure for each in rollouts.samples] == ["", ""]
+
+
+async def test_process_that_is_always_killed_at_import_ends_the_attempt(tmp_path: Path) -> None:
+    (tmp_path / "fatal.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    with pytest.raises(TrainerError, match=r"agent fatal:run was killed by signal 9") as error:
+        await collect(tmp_path, ["q0"], 1, python="fatal:run")
+    assert error.value.exit_code is ExitCode.AGENT_ERROR
 
 
 async def test_process_killed_between_samples_costs_no_sample(tmp_path: Path) -> None:
