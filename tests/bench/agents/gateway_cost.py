@@ -1,17 +1,16 @@
-r"""CPU time of the gateway per request, and 512 trajectories at the same time.
+r"""CPU time of the gateway per request, with many trajectories at the same time.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/agents/gateway_cost.py [--json]
 
-The gateway runs in this process with an engine that answers at once; its clients run in another
-process. CPU time is that of this process, minus that of the engine alone: the same requests
-submitted without a gateway. A turn adds a user message of `--tokens` tokens to its conversation;
-no two messages are equal.
+The gateway runs in this process with an engine that answers after a fixed time; its clients run in
+another process. CPU time is that of this process, minus that of the engine alone: the same number
+of requests submitted without a gateway. A turn adds a user message of `--tokens` tokens to its
+conversation; no two messages are equal.
 """
 
 import argparse
 import asyncio
 import json
-import statistics
 import sys
 import time
 from collections.abc import Awaitable, Sequence
@@ -23,6 +22,7 @@ import aiohttp
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from raggrpo_trainer.data.tokenizer import token_ids
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from support.builders.trainer.gateway_models import END, HERMES, OTHER_END
@@ -32,21 +32,23 @@ VOCABULARY = 16_000
 RESPONSE_TOKENS = 64
 """Tokens of each completion."""
 TURNS = 4
-AT_ONCE_TOKENS = 350
 CLIENT = "--client"
 
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds of a request: the median."""
+    """CPU milliseconds of a request."""
 
+    trajectories: int
+    """At the same time."""
     tokens: int
     """New prompt tokens of each turn."""
-    turns: list[float]
+    gateway: float
     tokenizing: float
-    """Of which: the tokenizer alone, for the new text."""
+    """Of which: the tokens of the new text."""
     engine: float
     """The engine without a gateway; not included in the others."""
+    requests_per_second: float
 
 
 @dataclass
@@ -56,41 +58,39 @@ class InstantEngine:
     token_ids: tuple[int, ...]
     seconds: float
     submitted: int = 0
-    at_once: int = 0
-    most_at_once: int = 0
 
     def submit(self, requests: Sequence[GenerationRequest]) -> list[Awaitable[Generation]]:
         return [asyncio.ensure_future(self._complete()) for _ in requests]
 
     async def _complete(self) -> Generation:
         self.submitted += 1
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(self.seconds)
-        self.at_once -= 1
         return Generation(self.token_ids, (-0.5,) * len(self.token_ids), "stop", 0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU time of the gateway")
     parser.add_argument("--tokens", type=int, nargs="+", default=[350, 2000, 8000])
-    parser.add_argument("--requests", type=int, default=200, help="requests of each size")
-    parser.add_argument("--trajectories", type=int, default=512, help="of the second part")
-    parser.add_argument("--seconds", type=float, default=0.5, help="latency of its engine")
+    parser.add_argument("--trajectories", type=int, nargs="+", default=[32, 512])
+    parser.add_argument("--seconds", type=float, default=0.5, help="latency of the engine")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = parser.parse_args()
     tokenizer = make_tokenizer()
-    costs = [asyncio.run(one_by_one(tokenizer, n, options.requests)) for n in options.tokens]
-    columns = [f"turn {i + 1}" for i in range(TURNS)]
-    print("| new prompt tokens per turn | " + " | ".join([*columns, "of which tokenizing |"]))
-    for each in costs:
-        cells = [f"{1000 * seconds:.2f} ms" for seconds in [*each.turns, each.tokenizing]]
-        print(f"| {each.tokens} | " + " | ".join(cells) + " |")
-    print(f"engine alone: {1000 * costs[0].engine:.2f} ms")
-    at_once = asyncio.run(all_at_once(tokenizer, options.trajectories, options.seconds))
-    print(", ".join(f"{name} {value:.2f}" for name, value in at_once.items()))
+    print(
+        "| trajectories | new prompt tokens | ms per request | of which tokenizing | requests/s |"
+    )
+    rows = []
+    for trajectories in options.trajectories:
+        for tokens in options.tokens:
+            row = asyncio.run(costs(tokenizer, trajectories, tokens, options.seconds))
+            rows.append(row)
+            print(
+                f"| {trajectories} | {tokens} | {row.gateway:.2f} | {row.tokenizing:.2f} | "
+                f"{row.requests_per_second:.0f} |",
+                flush=True,
+            )
     if options.json:
-        print(json.dumps({"one_by_one": [asdict(each) for each in costs], "at_once": at_once}))
+        print(json.dumps([asdict(row) for row in rows]))
 
 
 def make_tokenizer() -> Any:
@@ -118,71 +118,50 @@ def texts_of(tokenizer: Any, tokens: int) -> list[str]:
     return [tokenizer.decode(ids[i * tokens : (i + 1) * tokens]) for i in range(TURNS)]
 
 
-async def one_by_one(tokenizer: Any, tokens: int, requests: int) -> Costs:
-    """Run conversations one request at a time."""
-    engine = engine_of(tokenizer, 0.0)
+async def costs(tokenizer: Any, trajectories: int, tokens: int, seconds: float) -> Costs:
+    """Run conversations of TURNS turns at the same time."""
+    engine = engine_of(tokenizer, seconds)
+    idle = await cost_of_engine(engine_of(tokenizer, 0.0))
     gateway = gateway_of(tokenizer, engine)
     url = await gateway.start("127.0.0.1")
     client = await start_client()
-    turns: list[list[float]] = [[] for _ in range(TURNS)]
-    tokenizing: list[float] = []
-    idle = await cost_of_engine(engine)
-    for number in range(requests):
-        gateway.open("key", (0, 0, 0, number), 1.0, 1.0)
-        texts = [f"{number} {text}" for text in texts_of(tokenizer, tokens)]
-        await call(client, {"start": [{"url": url, "key": "key", "texts": texts}]})
-        for turn in range(TURNS):
-            started = time.process_time()
-            await call(client, {"turns": 1})
-            turns[turn].append(time.process_time() - started - idle)
-        trajectory = await gateway.close("key")
-        assert len(trajectory.rows()) == 1
-        tokenizing += [seconds_to_tokenize(tokenizer, text) for text in texts]
+    keys = [f"key-{i}" for i in range(trajectories)]
+    opened = [gateway.open(key, (0, 0, 0, i), 1.0, 1.0) for i, key in enumerate(keys)]
+    texts = texts_of(tokenizer, tokens)
+    start = [{"url": url, "key": k, "texts": [f"{k} {text}" for text in texts]} for k in keys]
+    await call(client, {"start": start})
+    wall, cpu = time.perf_counter(), time.process_time()
+    await call(client, {"turns": TURNS})
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    requests = trajectories * TURNS
+    assert engine.submitted == requests
+    assert all(len(each.rows()) == 1 and len(each.turns) == TURNS for each in opened)
     await stop_client(client)
     await gateway.stop()
-    return Costs(tokens, [*map(statistics.median, turns)], statistics.median(tokenizing), idle)
+    return Costs(
+        trajectories,
+        tokens,
+        gateway=1000 * (cpu / requests - idle),
+        tokenizing=1000 * seconds_to_tokenize(tokenizer, [e for s in start for e in s["texts"]]),
+        engine=1000 * idle,
+        requests_per_second=requests / wall,
+    )
 
 
-def seconds_to_tokenize(tokenizer: Any, text: str) -> float:
+def seconds_to_tokenize(tokenizer: Any, texts: Sequence[str]) -> float:
+    """Return the mean CPU seconds of a text."""
     started = time.process_time()
-    tokenizer(text, add_special_tokens=False)
-    return time.process_time() - started
+    for text in texts:
+        token_ids(text, tokenizer)
+    return (time.process_time() - started) / len(texts)
 
 
 async def cost_of_engine(engine: InstantEngine, requests: int = 500) -> float:
     """Return the CPU seconds of a request to the engine without a gateway."""
     request = GenerationRequest((1,), RESPONSE_TOKENS, 1.0, 0)
     started = time.process_time()
-    for _ in range(requests):
-        await engine.submit([request])[0]
+    await asyncio.gather(*engine.submit([request] * requests))
     return (time.process_time() - started) / requests
-
-
-async def all_at_once(tokenizer: Any, trajectories: int, seconds: float) -> dict[str, float]:
-    """Run `trajectories` conversations of TURNS turns at the same time."""
-    engine = engine_of(tokenizer, seconds)
-    gateway = gateway_of(tokenizer, engine)
-    url = await gateway.start("127.0.0.1")
-    client = await start_client()
-    keys = [f"key-{i}" for i in range(trajectories)]
-    opened = [gateway.open(key, (0, 0, 0, i), 1.0, 1.0) for i, key in enumerate(keys)]
-    texts = texts_of(tokenizer, AT_ONCE_TOKENS)
-    start = [{"url": url, "key": k, "texts": [f"{k} {text}" for text in texts]} for k in keys]
-    await call(client, {"start": start})
-    started, cpu = time.perf_counter(), time.process_time()
-    await call(client, {"turns": TURNS})
-    wall, cpu = time.perf_counter() - started, time.process_time() - cpu
-    requests = engine.submitted
-    assert requests == trajectories * TURNS
-    assert all(len(each.rows()) == 1 and len(each.turns) == TURNS for each in opened)
-    await stop_client(client)
-    await gateway.stop()
-    return {
-        "trajectories": trajectories,
-        "most_requests_at_once": engine.most_at_once,
-        "requests_per_second": requests / wall,
-        "cpu_ms_per_request": 1000 * cpu / requests,
-    }
 
 
 def engine_of(tokenizer: Any, seconds: float) -> InstantEngine:
