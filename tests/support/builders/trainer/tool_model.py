@@ -27,6 +27,8 @@ PAIRS = [
 ]
 """Tokens of the tokenizer that the model does not sample."""
 SCHEMA = '{"function": {"parameters": {"properties": {"query": {"type": "string"}}, "required"'
+HIDDEN = 512
+"""One dimension per token."""
 EMBEDDING, CERTAINTY = 10.0, 14.0
 """Scale of embeddings, and logit of a certain transition where all others have 0."""
 
@@ -54,11 +56,11 @@ def write_tool_model(folder: Path) -> Path:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = _tokenizer()
-    size = 8 * math.ceil(len(tokenizer) / 8)
+    assert len(tokenizer) <= HIDDEN
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=size,
+        hidden_size=HIDDEN,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -70,10 +72,10 @@ def write_tool_model(folder: Path) -> Path:
     )
     model = Qwen2ForCausalLM(config)
     with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(EMBEDDING * torch.eye(len(tokenizer), size))
+        model.model.embed_tokens.weight.copy_(EMBEDDING * torch.eye(len(tokenizer), HIDDEN))
         model.lm_head.weight.zero_()
         for current, following, logit in _logits(tokenizer):
-            model.lm_head.weight[following, current] = logit / math.sqrt(size)
+            model.lm_head.weight[following, current] = logit / math.sqrt(HIDDEN)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
