@@ -1,5 +1,6 @@
 """The model's tokenizer: load it, tokenize prompts, and decode completions as text for rewards."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +11,8 @@ from raggrpo_api.model_folder import UnsafeModel, read_model_json, require_safe_
 from .conversation import ChatTokenizer
 
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+_importing = threading.Lock()
+"""transformers raises ImportError if two threads import it at the same time."""
 
 
 class Tokenizer(ChatTokenizer, Protocol):
@@ -41,14 +44,15 @@ def load_tokenizer(path: str) -> Tokenizer:
     config = folder / "tokenizer_config.json"
     name = read_model_json(config).get("tokenizer_class") if config.is_file() else None
     tokenizer: Tokenizer
-    if name in GENERIC_TOKENIZERS:
-        from transformers import PreTrainedTokenizerFast
+    with _importing:
+        if name in GENERIC_TOKENIZERS:
+            from transformers import PreTrainedTokenizerFast
 
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-    else:
-        from transformers import AutoTokenizer  # imports torch, which takes seconds
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+        else:
+            from transformers import AutoTokenizer  # imports torch, which takes seconds
 
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     return tokenizer
 
 

@@ -1,5 +1,8 @@
 import copy
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +120,30 @@ def test_tokens_of_class_with_own_rules_follow_them() -> None:
     tokenizer = Reversed(tokenizer_object=byte_tokenizer().backend_tokenizer)
 
     assert token_ids("the fox", tokenizer) == ids_of(byte_tokenizer(), "xof eht")
+
+
+LOADED_BY_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from raggrpo_trainer.data.tokenizer import load_tokenizer
+
+start = Barrier(4)
+with ThreadPoolExecutor(4) as threads:
+    loaded = threads.map(lambda _: (start.wait(), load_tokenizer(sys.argv[1])), range(4))
+    print(len(list(loaded)))
+"""
+
+
+def test_threads_load_tokenizer_at_the_same_time(tmp_path: Path) -> None:
+    byte_tokenizer().save_pretrained(tmp_path)
+
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_BY_THREADS, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.strip() == "4", done.stderr
