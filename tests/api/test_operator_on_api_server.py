@@ -233,6 +233,65 @@ async def test_managed_retriever_is_deleted_after_job_succeeds(
     await environment.until_true(both_are_gone)
 
 
+CONTAINER = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
+
+
+@pytest.mark.row("F2")
+async def test_container_of_agent_is_started_restored_and_deleted_after_job_succeeds(
+    environment: OperatorEnvironment,
+) -> None:
+    await environment.apply({"spec.rollout.agent": CONTAINER})
+    deployments, services = ("apps/v1", "deployments"), ("v1", "services")
+
+    async def there_is(kind: tuple[str, str]) -> bool:
+        return bool(await environment.all_of(*kind))
+
+    async def delete_deployment() -> None:
+        [deployment] = await environment.all_of(*deployments)
+        name = deployment["metadata"]["name"]
+        await environment.api.delete(path_of(*deployments, environment.namespace, name))
+
+    await environment.until_true(lambda: there_is(deployments))
+    [first] = await environment.all_of(*deployments)
+    await delete_deployment()
+
+    async def is_restored() -> bool:
+        uids = [each["metadata"]["uid"] for each in await environment.all_of(*deployments)]
+        return bool(uids) and uids != [first["metadata"]["uid"]]
+
+    await environment.until_true(is_restored)
+    policies = await environment.all_of("networking.k8s.io/v1", "networkpolicies")
+    assert len(policies) == 2
+    path = path_of(*deployments, environment.namespace, first["metadata"]["name"])
+    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
+    await environment.api.patch(f"{path}/status", {"status": ready})
+    await environment.until(is_phase("Succeeded"))
+
+    async def only_gateway_remains() -> bool:
+        ports = [each["spec"]["ports"][0]["port"] for each in await environment.all_of(*services)]
+        return not await there_is(deployments) and names.GATEWAY_PORT in ports and 8000 not in ports
+
+    await environment.until_true(only_gateway_remains)
+
+
+@pytest.mark.row("F2")
+async def test_pods_of_existing_service_are_admitted_to_gateway(
+    environment: OperatorEnvironment,
+) -> None:
+    agent = {
+        "type": "Http",
+        "url": "http://app.apps.svc:8000/",
+        "identify": "Trace",
+        "allowFrom": {"namespace": "apps", "podSelector": "app=support"},
+    }
+    await environment.apply({"spec.rollout.agent": agent})
+    await environment.until(is_phase("Succeeded"))
+
+    [policy] = await environment.all_of("networking.k8s.io/v1", "networkpolicies")
+    admitted = policy["spec"]["ingress"][-1]
+    assert admitted["ports"] == [{"port": names.GATEWAY_PORT, "protocol": "TCP"}]
+
+
 async def test_failed_driver_is_resubmitted_on_warm_cluster(
     environment: OperatorEnvironment,
 ) -> None:

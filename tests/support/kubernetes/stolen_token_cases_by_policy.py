@@ -186,6 +186,8 @@ CLAIMS = [
 ]
 EVERYWHERE: Manifest = {"namespaceSelector": {}}
 OWN_NAMESPACE: Manifest = {"podSelector": {}}
+THEIR_NAMESPACE = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "theirs"}}}
+THEIR_PODS = {"podSelector": {"matchLabels": {"app": "theirs"}}}
 OPENINGS: Mapping[str, Callable[[Manifest], None]] = {
     "all clients": lambda made: made["spec"]["ingress"].append({}),
     "all pods of its namespace": lambda made: made["spec"]["ingress"][0]["from"].append(
@@ -213,6 +215,19 @@ OPENINGS: Mapping[str, Callable[[Manifest], None]] = {
     "the operator on all ports": lambda made: made["spec"]["ingress"][1].pop("ports"),
     "scrapers on the port of the Jobs API": lambda made: made["spec"]["ingress"][2]["ports"].append(
         {"port": 8265}
+    ),
+    **{
+        f"{what} to the port of the gateway": lambda made, peer=peer: made["spec"][
+            "ingress"
+        ].append({"from": [peer], "ports": [{"port": names.GATEWAY_PORT}]})
+        for what, peer in (
+            ("all pods of the cluster", EVERYWHERE),
+            ("all pods of a namespace", THEIR_NAMESPACE),
+            ("their pods in all namespaces", {"namespaceSelector": {}} | THEIR_PODS),
+        )
+    },
+    "pods of other namespaces to the GCS port": lambda made: made["spec"]["ingress"].append(
+        {"from": [THEIR_NAMESPACE | THEIR_PODS], "ports": [{"port": 6379}]}
     ),
     "scrapers of other namespaces": lambda made: made["spec"]["ingress"][2]["from"].append(
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "theirs"}}}
