@@ -205,6 +205,7 @@ class _Generator:
         return next(
             text for text in (
                 "", "a", "/mnt/runs/x", "Exists", "1", "a/b", "http://h/", "A", "hf://a/b", "a:b",
+                "a=b",
             ) if min_length <= len(text) <= limit and _accepts(pattern, text)
         )  # fmt: skip
 
