@@ -21,6 +21,7 @@ _UNITS = {
     "preflightMemory": "memory of the preflight",
     "stagingMemory": "memory of the staging",
     "pushMemory": "memory of the push",
+    "agentMemory": "memory per pod of the agent",
 }
 
 
