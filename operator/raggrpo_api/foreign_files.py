@@ -9,6 +9,7 @@ only the standard library.
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -40,6 +41,8 @@ VALUE_BYTES = 64
 """Least memory of a value, with its reference."""
 _JSON_BYTES = {"{": 240, "[": 88, ",": VALUE_BYTES}
 """Memory of the values that a character of JSON starts."""
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
+"""Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 LINK_REMEDY = "replace the link by the file, or specify the path of the file"
 
 
@@ -53,6 +56,13 @@ class UnsuitableFile(OSError):
 
 class DuplicateKey(ValueError):
     """A JSON object contains a key twice."""
+
+
+class LoneSurrogate(ValueError):
+    """A JSON value contains half of a surrogate pair, which is no character."""
+
+    def __init__(self) -> None:
+        super().__init__("it contains a lone surrogate (\\ud…)")
 
 
 class NestedTooDeeply(ValueError):
@@ -128,17 +138,21 @@ def read_json(path: Path, limit: int) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return a JSON value.
+    """Return the value of a JSON text, in UTF-8 if it is bytes.
 
-    Raises ValueError, also for a duplicate key, deep nesting and more values than fit into memory.
+    Raises ValueError, also for a duplicate key, deep nesting, lone surrogates and more values than
+    fit into memory.
     """
     require_few_values(text)
+    content = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     try:
-        value = json.loads(text, object_pairs_hook=unique_keys)
+        value = json.loads(content, object_pairs_hook=unique_keys)
     except RecursionError as error:
         raise NestedTooDeeply from error
     if _count(text, "{") + _count(text, "[") > MAX_JSON_DEPTH:
         _require_shallow(value, MAX_JSON_DEPTH)
+    if _SURROGATE_ESCAPE.search(content):
+        _require_characters(value)
     return value
 
 
@@ -151,6 +165,13 @@ def require_few_values(text: str | bytes) -> None:
 def json_memory(text: str | bytes) -> int:
     """Return the approximate memory of the values of a JSON text, besides their characters."""
     return sum(size * _count(text, start) for start, size in _JSON_BYTES.items())
+
+
+def _require_characters(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise LoneSurrogate from error
 
 
 def _count(text: str | bytes, character: str) -> int:

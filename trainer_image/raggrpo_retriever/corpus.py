@@ -129,6 +129,8 @@ Record = tuple[str, object]
 def _jsonl_records(path: Path) -> Iterator[Record]:
     try:
         yield from _lines(path)
+    except UnsuitableFile as error:
+        raise CorpusError(f"{path}: {error}; write one passage per line") from error
     except OSError as error:
         raise CorpusError(
             f"{path}: cannot be read ({error.strerror}); make the file readable"
@@ -161,6 +163,8 @@ def _lines(path: Path) -> Iterator[Record]:
 def _parquet_records(path: Path) -> Iterator[Record]:
     try:
         yield from _rows(path)
+    except UnsuitableFile as error:
+        raise CorpusError(f"{path}: {error}; split its passages, or use JSON lines") from error
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
             f"{path}: cannot be read as Parquet ({_line(error)}); write the file again"
@@ -218,7 +222,7 @@ def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]
             raise CorpusError(f"{path}, {place}: {error}") from error
         if passage.id in places:
             raise CorpusError(
-                f"{path}, {place}: duplicate id {passage.id!r}, first used in "
+                f"{path}, {place}: duplicate id {passage.id!r:.100}, first used in "
                 f"{places[passage.id]}; make ids unique"
             )
         places[passage.id] = place
@@ -243,12 +247,7 @@ def _passage(record: object) -> Passage:
     title = record.get("title")
     if title is not None and not isinstance(title, str):
         raise ValueError('"title" is not a string; write it as a string, or remove it')
-    passage = Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
-    try:
-        f"{passage.id}{passage.contents}".encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("contains a lone surrogate (\\ud…); write the text as UTF-8") from error
-    return passage
+    return Passage(str(key), f"{title}\n{text}" if title and field == "text" else text)
 
 
 def _line(error: Exception) -> str:

@@ -5,7 +5,8 @@ Hits of equal score are in corpus order.
 
 import logging
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,16 +39,14 @@ class Index(Protocol):
         """Return at most `top_k` hits per query, best first."""
 
 
-def tokenize(text: str) -> list[str]:
-    """Return lower-cased words; a run of two or more CJK characters becomes bigrams."""
-    tokens: list[str] = []
+def tokenize(text: str) -> Iterator[str]:
+    """Yield lower-cased words; a run of two or more CJK characters becomes bigrams."""
     for run in _RUN.finditer(text.lower()):
         word = run.group()
         if run["cjk"] and len(word) > 1:
-            tokens += [word[i : i + 2] for i in range(len(word) - 1)]
+            yield from (word[i : i + 2] for i in range(len(word) - 1))
         else:
-            tokens.append(word)
-    return tokens
+            yield word
 
 
 class Bm25Index:
@@ -56,14 +55,17 @@ class Bm25Index:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
         self._vocabulary: dict[str, int] = {}
-        documents = [
-            [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in tokens]
-            for tokens in (tokenize(passage.contents) for passage in passages)
-        ]
+        documents = [self._token_numbers(passage.contents) for passage in passages]
         self._bm25 = bm25s.BM25()
         self._bm25.index(
             (documents, self._vocabulary), create_empty_token=False, show_progress=False
         )
+
+    def _token_numbers(self, text: str) -> "array[int]":
+        """Return the numbers of a text's tokens, 4 bytes each: a short text may have millions."""
+        vocabulary = self._vocabulary
+        numbers = (vocabulary.setdefault(token, len(vocabulary)) for token in tokenize(text))
+        return array("i", numbers)
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         """Return at most `top_k` hits per query, best first; each hit has a token of the query."""

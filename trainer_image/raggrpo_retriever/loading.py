@@ -1,11 +1,11 @@
 """Load the index of a managed retriever."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
 
-from .corpus import CorpusError, load_corpus
+from .corpus import CorpusError, Passage, load_corpus
 from .index import Bm25Index, Index
 
 Report = Callable[[str], None]
@@ -17,7 +17,7 @@ def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index
     report(f"loading {spec.corpus}")
     passages = load_corpus(Path(spec.corpus))
     if not spec.embeds:
-        return Bm25Index(passages)
+        return _bm25_index(passages, spec)
     if spec.embedding is None or not spec.index_path:
         missing = "index path" if spec.embedding else "embedding model"
         raise CorpusError(f"index {spec.index} requires an {missing}, which is not specified")
@@ -29,4 +29,16 @@ def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index
     report(f"loading {spec.embedding.path}")
     embedder = Embedder(spec.embedding)
     dense = DenseIndex(passages, load_or_build_vectors(passages, spec, embedder, report), embedder)
-    return dense if spec.index is IndexKind.DENSE else HybridIndex(Bm25Index(passages), dense)
+    return (
+        dense if spec.index is IndexKind.DENSE else HybridIndex(_bm25_index(passages, spec), dense)
+    )
+
+
+def _bm25_index(passages: Sequence[Passage], spec: ManagedRetriever) -> Bm25Index:
+    try:
+        return Bm25Index(passages)
+    except MemoryError as error:
+        raise CorpusError(
+            f"{spec.corpus}: the index of {len(passages):,} passages does not fit into memory; "
+            "increase the memory, or use a smaller corpus"
+        ) from error

@@ -14,12 +14,26 @@ def repeated_texts(schema: pq.ParquetSchema) -> list[str]:
 
     They must be read as dictionaries: a list may refer to one value any number of times.
     """
-    columns: Sequence[pq.ColumnSchema] = [schema.column(i) for i in range(len(schema))]
-    return [
-        each.path
-        for each in columns
-        if each.max_repetition_level and each.physical_type == "BYTE_ARRAY"
-    ]
+    columns = (schema.column(i) for i in range(len(schema)))
+    return [each.path for each in columns if _is_repeated(each, "BYTE_ARRAY")]
+
+
+def repeated_sizes(schema: pq.ParquetSchema, names: Sequence[str]) -> dict[int, int]:
+    """Return the sizes of values of fixed size in lists, by the number of their column.
+
+    They cannot be read as dictionaries. Only columns below `names` are included.
+    """
+    columns = ((i, schema.column(i)) for i in range(len(schema)))
+    prefixes = tuple(f"{name}." for name in names)
+    return {
+        i: each.length
+        for i, each in columns
+        if _is_repeated(each, "FIXED_LEN_BYTE_ARRAY") and f"{each.path}.".startswith(prefixes)
+    }
+
+
+def _is_repeated(column: pq.ColumnSchema, physical_type: str) -> bool:
+    return bool(column.max_repetition_level) and column.physical_type == physical_type
 
 
 def batch_memory(batch: pa.RecordBatch) -> int:

@@ -1,12 +1,11 @@
 """Iterate over the rows of data files, Parquet and JSON lines."""
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +15,7 @@ from raggrpo_api.foreign_files import (
     MAX_BATCH_ROWS,
     DuplicateKey,
     ExpansionBudget,
+    LoneSurrogate,
     NestedTooDeeply,
     UnsuitableFile,
     batch_rows,
@@ -28,13 +28,11 @@ from raggrpo_api.limits import MAX_ROW_BYTES
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
-from .arrow_memory import batch_memory, repeated_texts
+from .arrow_memory import batch_memory, repeated_sizes, repeated_texts
 from .columns import candidate_columns
 from .file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer, likely_encoding, wide_encoding
 from .media import MEDIA_REMEDY, first_media, media_columns, media_problem
 
-_SURROGATE_ESCAPE = b"\\ud"
-"""Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 _MEDIA_BATCH = 16
 """Rows read at a time from columns with media, whose values may have megabytes."""
 
@@ -88,7 +86,7 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
             _reject_media(path, file)
             budget = ExpansionBudget(path.stat().st_size)
             for batch in _batches(file, present, budget):
-                for values in _dicts(batch, f"{path}, after row {number}"):
+                for values in _dicts(batch, "strict", f"{path}, after row {number}"):
                     number += 1
                     budget.spend(values)
                     yield Row(f"{path}, row {number}", values, names)
@@ -109,20 +107,30 @@ def _batches(
     most: int = MAX_BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some columns, at most `most` at a time. Raises UnsuitableFile."""
+    sizes = repeated_sizes(file.schema, columns)
     for number in range(file.num_row_groups):
-        size = min(most, batch_rows(file.metadata.row_group(number), columns, budget.limit))
+        group = file.metadata.row_group(number)
+        budget.require(sum(group.column(i).num_values * size for i, size in sizes.items()))
+        size = min(most, batch_rows(group, columns, budget.limit))
         for batch in file.iter_batches(size, row_groups=[number], columns=list(columns)):
             budget.require(batch_memory(batch))
             yield batch
 
 
-def _dicts(batch: pa.RecordBatch, place: str) -> list[dict[str, Any]]:
+def _dicts(
+    batch: pa.RecordBatch, maps: Literal["lossy", "strict"], place: str
+) -> list[dict[str, Any]]:
     try:
-        values: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="strict")
+        values: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts=maps)
     except KeyError as error:
         raise data_error(place, f"a map has {error} twice", "remove one") from error
     except OverflowError as error:
         raise data_error(place, f"a date is out of range ({error})", "correct it") from error
+    except (UnicodeDecodeError, pa.ArrowException):
+        raise
+    except (TypeError, ValueError) as error:  # such as a map whose keys are lists
+        problem = f"a value cannot be read ({error})"
+        raise data_error(place, problem, "write the column with another type") from error
     return values
 
 
@@ -142,7 +150,7 @@ def _reject_media(path: Path, file: pq.ParquetFile) -> None:
     number = 0
     budget = ExpansionBudget(path.stat().st_size)
     for batch in _batches(file, columns, budget, _MEDIA_BATCH):
-        for values in batch.to_pylist(maps_as_pydicts="lossy"):
+        for values in _dicts(batch, "lossy", f"{path}, after row {number}"):
             number += 1
             if name := first_media(values):
                 raise _media_error(f"{path}, row {number}", name)
@@ -186,9 +194,7 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
         )
     try:
         values = parse_json(text)
-        if _SURROGATE_ESCAPE in line.lower():
-            json.dumps(values, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
+    except LoneSurrogate as error:
         problem = "contains a lone surrogate (\\ud…)"
         raise data_error(place, problem, "write the text as UTF-8, or drop the row") from error
     except DuplicateKey as error:

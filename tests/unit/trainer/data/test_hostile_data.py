@@ -12,9 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from raggrpo_api.foreign_files import DuplicateKey, parse_json
+from raggrpo_api.spec.retrieval import ManagedRetriever
+from raggrpo_retriever.corpus import CorpusError, Passage, load_corpus
+from raggrpo_retriever.index import Bm25Index
+from raggrpo_retriever.loading import load_index
 from raggrpo_trainer.data.columns import MISSING, value_at
-from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
+from raggrpo_trainer.data.conversation import InvalidValue, read_conversation, read_tools
 from raggrpo_trainer.data.rows import read_rows
+from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.preflight.embedding import count_passages
+from raggrpo_trainer.preflight.weights import Unreadable
 from support.hostile.limited_process import Make, outcomes
 from support.hostile.memory import peak_memory
 from support.hostile.special_files import SECRET, SPECIAL_FILES
@@ -71,6 +78,21 @@ def large_value(path: Path) -> None:
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
 
 
+def columns(values: pa.Array) -> Make:
+    """Return a function that writes one row with these values in most columns."""
+    table = pa.table([values, values, pa.array(["a"]), values], names=NAMES)
+    return lambda path: pq.write_table(table, path)
+
+
+def fixed_size(path: Path) -> None:
+    """Write a list that refers 2,000 times to one binary value of 512 KiB, of fixed size."""
+    value = pa.array([os.urandom(1 << 19)], pa.binary(1 << 19))
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2000, np.int32)), value)
+    column = pa.ListArray.from_arrays(pa.array([0, 2000], pa.int32()), values)
+    table = pa.table([column, column, pa.array(["a"]), column], names=NAMES)
+    pq.write_table(table, path, store_schema=False)
+
+
 def not_utf8(path: Path) -> None:
     buffers = [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
     value = pa.Array.from_buffers(pa.string(), 1, buffers)
@@ -125,6 +147,16 @@ PARQUET: dict[str, Make] = {
     "list that repeats a long text": lists("x" * 50_000, 30_000),
     "texts in structures": in_struct,
     "value of 500 MB": large_value,
+    "fixed size": fixed_size,
+    "map with lists as keys": columns(
+        pa.array([[([1], "a")]], pa.map_(pa.list_(pa.int64()), pa.string()))
+    ),
+    "map with structures as keys": columns(
+        pa.array([[({"a": 1}, "a")]], pa.map_(pa.struct([("a", pa.int64())]), pa.string()))
+    ),
+    "fields with the same name": columns(
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    ),
     "not UTF-8": not_utf8,
     "random bytes": lambda path: path.write_bytes(b"PAR1" + os.urandom(1000) + b"PAR1"),
     "large footer": lambda path: path.write_bytes(b"PAR1" + b"\xff\xff\xff\x7fPAR1"),
@@ -162,6 +194,8 @@ REASONS = {
     "corpus .jsonl line of 5 GB": "line 1 has more than",
     "data .parquet long value, often": "its rows need more than",
     "data .parquet short value, very often": "its rows need more than",
+    "data .parquet fixed size": "its rows need more than",
+    "data .parquet map with lists as keys": "row 0: a value cannot be read (unhashable",
     **{
         f"{check} {suffix} {name}": reason
         for check in ("data", "corpus")
@@ -216,11 +250,85 @@ def test_value_in_wrong_format_needs_little_memory(name: str) -> None:
     assert peak_memory(read) < 2_000_000
 
 
+@pytest.mark.parametrize("name", ["image", "images"])
+def test_column_for_media_with_unreadable_values_is_rejected(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "rows.parquet"
+    kind = pa.list_(pa.map_(pa.list_(pa.int64()), pa.string()))
+    pq.write_table(pa.table({name: pa.array([[[([1], "a")]]], kind)}), path)
+
+    with pytest.raises(TrainerError, match="row 0: a value cannot be read"):
+        list(read_rows(path, []))
+
+
+@pytest.mark.parametrize("escape", ["\\ud800", "\\uDFFF", "\\ude00\\ud83d"])
+def test_lone_surrogates_in_json_text_are_rejected(escape: str) -> None:
+    messages = f'[{{"role": "user", "content": "a{escape}"}}]'
+    with pytest.raises(InvalidValue, match="contains a lone surrogate"):
+        read_conversation(messages)
+    with pytest.raises(InvalidValue, match="contains a lone surrogate"):
+        read_tools(f'[{{"{escape}": 1}}]')
+
+
+@pytest.mark.parametrize("text", ["\\ud83d\\ude00", "\\\\ud800", "\\u0041"])
+def test_escaped_characters_in_json_text_are_read(text: str) -> None:
+    value = [{"role": "user", "content": f"a{text}"}]
+    content = json.loads(f'"a{text}"')
+    assert read_conversation(json.dumps(value).replace("\\\\", "\\")).question == content
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_json_in_other_encodings_is_rejected(encoding: str) -> None:
+    with pytest.raises(ValueError, match=r"codec|Expecting"):
+        parse_json('{"a": "b"}'.encode(encoding))
+
+
 def test_column_of_many_json_values_needs_little_memory() -> None:
     def read() -> None:
         assert value_at({"a": '{"b":0,"x":[' + MANY_LISTS}, "a.b") is MISSING
 
     assert peak_memory(read) < 20_000_000  # the text itself has 9 MB
+
+
+def test_index_of_many_short_words_needs_little_memory() -> None:
+    passages = [Passage("1", "ab c " * 200_000)]
+
+    assert peak_memory(lambda: Bm25Index(passages)) < 8_000_000
+
+
+def test_index_beyond_memory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError
+
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"id": 1, "text": "a"}\n')
+    monkeypatch.setattr("raggrpo_retriever.loading.Bm25Index", fail)
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl: the index of 1 passages does not fit"):
+        load_index(ManagedRetriever(corpus=str(path)))
+
+
+def test_duplicate_id_is_cut_in_message(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(2 * f'{{"id": "{"x" * 100_000}", "text": "a"}}\n')
+    with pytest.raises(CorpusError) as caught:
+        load_corpus(path)
+
+    assert len(str(caught.value)) < 1000
+
+
+def test_passages_of_a_sparse_corpus_are_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.touch()
+    os.truncate(path, 1 << 45)
+    with pytest.raises(Unreadable, match="line 1 has more than"):
+        count_passages(path)
+
+
+def test_corpus_with_damaged_name_of_a_column_is_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"id": ["1"], "passage": ["a"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"passage", b"\xff\xfessage"))
+    with pytest.raises(Unreadable, match=r"cannot be read \('utf-8' codec"):
+        count_passages(path)
 
 
 def test_duplicate_key_is_cut_in_message() -> None:
