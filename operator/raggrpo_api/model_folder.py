@@ -80,6 +80,17 @@ _WEIGHTS = (
 """Files that specify the weights; transformers loads the first one that exists."""
 _WEIGHTS_FIELD = "transformers_weights"
 """Field of config.json with the name of such a file, which precedes the others."""
+_OTHER_MODELS = ("backbone", "use_pretrained_backbone")
+"""Fields of config.json that make transformers load another model, also from the Hub."""
+_KERNELS = tuple(
+    f"{prefix}{part}_implementation" for prefix in ("", "_") for part in ("attn", "experts")
+)
+"""Fields of config.json with the name of code, also from the Hub or compiled when it is used."""
+_OWN_KERNELS = frozenset(
+    [None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "batched_mm", "grouped_mm"]
+)
+ADAPTER = "adapter_config.json"
+"""File with which transformers loads another model, from any folder or the Hub, and an adapter."""
 _ADDED_TOKENS = "added_tokens_decoder"
 """Field of a tokenizer's settings that describes tokens, but adds none."""
 _CREATED_TOKENS = ("extra_ids", "offset")
@@ -118,6 +129,13 @@ def loaded_files(folder: Path) -> list[Path]:
 def is_weight_file(path: Path) -> bool:
     """Return whether a file of `loaded_files` has weights."""
     return path.suffix not in TEXT_SUFFIXES
+
+
+def require_own_weights(folder: Path) -> None:
+    """Raise UnsafeModel if transformers would load the weights of another folder."""
+    require_safe_model(folder)
+    if os.path.lexists(folder / ADAPTER):
+        raise UnsafeModel(f"{folder} is an adapter: merge it into its base model")
 
 
 def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
@@ -245,6 +263,10 @@ def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
 
 
 def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
+    if name in _OTHER_MODELS and value:
+        yield f"{path} is {value!r:.40}, but models that consist of others are not supported"
+    elif name in _KERNELS and (not isinstance(value, str | None) or value not in _OWN_KERNELS):
+        yield f"{path} is {value!r:.40}, which is not part of transformers or compiles code"
     most = MAX_LAYERS if _LAYERS.search(name) else _LIMITS.get(name, MAX_SIZE)
     is_size = name in _SIZES or name in _TOKENS
     for each in value if isinstance(value, list) else [value]:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_safe_model
+from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
@@ -164,7 +164,7 @@ def _load(path: Path) -> tuple[Any, Any]:
     # Never run code from the folder, never download.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        require_safe_model(path)
+        require_own_weights(path)
     except UnsafeModel as error:
         raise CorpusError(str(error)) from error
     try:

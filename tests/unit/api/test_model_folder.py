@@ -12,6 +12,7 @@ from raggrpo_api.model_folder import (
     is_weight_file,
     loaded_files,
     read_model_json,
+    require_own_weights,
 )
 
 INDEX = json.dumps({"weight_map": {"a": "model-1-of-1.safetensors", "b": []}})
@@ -58,6 +59,41 @@ def test_weights_elsewhere_are_rejected(tmp_path: Path, name: object) -> None:
     folder = make_folder(tmp_path / "model", SAFE, transformers_weights=name)
     with pytest.raises(UnsafeModel, match=r"transformers_weights is .* instead of a file name"):
         read_model_json(folder / "config.json")
+
+
+OTHER_CODE: dict[str, dict[str, object]] = {
+    "kernels of the Hub": {"attn_implementation": "someone/kernels"},
+    "private field": {"_attn_implementation": "someone/kernels@v1:f"},
+    "experts": {"experts_implementation": "someone/kernels"},
+    "part of a model": {"text_config": {"attn_implementation": {"a": "someone/kernels"}}},
+    "list": {"attn_implementation": ["sdpa"]},
+    "compiled code": {"attn_implementation": "flex_attention"},
+    "backbone": {"backbone": "someone/model"},
+    "backbone elsewhere": {"vision_config": {"backbone": "/elsewhere"}},
+    "pretrained backbone": {"use_pretrained_backbone": 1},
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CODE)
+def test_config_that_names_code_or_models_elsewhere_is_rejected(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, **OTHER_CODE[name])
+    with pytest.raises(
+        UnsafeModel, match=r"config\.json: (\w+\.)?_?(attn|experts|backbone|use_pre)"
+    ):
+        read_model_json(folder / "config.json")
+
+
+@pytest.mark.parametrize("value", [None, "sdpa", "eager", "flash_attention_2"])
+def test_attention_of_transformers_is_accepted(tmp_path: Path, value: object) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, attn_implementation=value, backbone=None)
+    assert read_model_json(folder / "config.json")["attn_implementation"] == value
+
+
+def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, "adapter_config.json")
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
+    with pytest.raises(UnsafeModel, match="is an adapter: merge it"):
+        require_own_weights(folder)
 
 
 def tokens(number: int) -> dict[str, str]:

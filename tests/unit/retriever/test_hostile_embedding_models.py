@@ -52,7 +52,20 @@ def special_token(number: int) -> Make:
     return change
 
 
+def adapter(folder: Path) -> None:
+    """Make the folder an adapter of a model elsewhere."""
+    other = write_embedding_model(folder.parent / "elsewhere", ["a", "b"], context=64)
+    values = {"base_model_name_or_path": str(other), "peft_type": "LORA", "r": 1}
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+
+
 CASES: dict[str, Make] = {
+    "adapter": adapter,
+    "backbone": changed(model_type="detr", backbone="resnet50", use_pretrained_backbone=True),
+    "nested backbone": changed(vision_config={"model_type": "dpt", "backbone": "resnet50"}),
+    "kernels of the Hub": changed(attn_implementation="someone/kernels"),
+    "other kernels of the Hub": changed(_experts_implementation="someone/kernels"),
+    "compiled code": changed(attn_implementation={"": "flex_attention"}),
     "no heads": changed(num_attention_heads=0),
     "no width": changed(hidden_size=0),
     "no vocabulary": changed(vocab_size=0),
@@ -78,6 +91,12 @@ CASES: dict[str, Make] = {
     "token of special text beyond the embedding": special_token(10**6),
 }
 REASONS = {
+    "adapter": "is an adapter: merge it",
+    "backbone": "config.json: backbone is 'resnet50', but",
+    "nested backbone": "config.json: vision_config.backbone is 'resnet50', but",
+    "kernels of the Hub": "attn_implementation is 'someone/kernels', which",
+    "other kernels of the Hub": "_experts_implementation is 'someone/kernels', which",
+    "compiled code": "attn_implementation is {'': 'flex_attention'}, which",
     **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},
     **{name: "tokenizer.json: token 1,000,000 is beyond" for name in CASES if "token " in name},
 }

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from raggrpo_api.model_folder import require_safe_model
+from raggrpo_api.model_folder import require_own_weights
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.spec.model import Attention
 from raggrpo_api.spec.training import Precision, RowLayout
@@ -170,7 +170,7 @@ def load_model(
     randomly, which the self-check could not detect.
     """
     with reported(path):
-        require_safe_model(Path(path))
+        require_own_weights(Path(path))
         model, loaded = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,

@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raggrpo_api.data_files import DataFormat, data_format
-from raggrpo_api.foreign_files import open_regular, require_own_file
+from raggrpo_api.foreign_files import UnsuitableFile, open_regular, require_own_file
 from raggrpo_api.foreign_files import read_json as read_any_json
-from raggrpo_api.limits import MAX_MODEL_JSON_BYTES
+from raggrpo_api.limits import MAX_MODEL_JSON_BYTES, MAX_ROW_BYTES
+from raggrpo_api.model_folder import UnsafeModel, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
@@ -98,15 +99,22 @@ def count_passages(corpus: Path) -> int:
             with pq.ParquetFile(corpus) as file:
                 return int(file.metadata.num_rows)
         with open_regular(corpus) as file:
-            lines = 0
-            last = b"\n"
-            while block := file.read(_BLOCK):
-                lines += block.count(b"\n")
-                last = block
-            return lines + (not last.endswith(b"\n"))
-    except (OSError, pa.ArrowException) as error:
+            return _count_lines(file)
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise Unreadable(f"{corpus} cannot be read ({reason}): write the file again") from error
+
+
+def _count_lines(file: BinaryIO) -> int:
+    """Return the number of lines. Raises UnsuitableFile at a line that no row can have."""
+    lines = length = 0
+    while block := file.read(_BLOCK):
+        lines += block.count(b"\n")
+        end = block.rfind(b"\n")
+        length = len(block) - end - 1 if end >= 0 else length + len(block)
+        if length > MAX_ROW_BYTES:
+            raise UnsuitableFile(f"line {lines + 1} has more than {MAX_ROW_BYTES:,} bytes")
+    return lines + (length > 0)
 
 
 def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
@@ -114,6 +122,11 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
     place = f"{place}.embedding"
     if not path.is_dir():
         yield f"{place}.path: {path} is not a folder: use the folder of a Hugging Face model"
+        return
+    try:
+        require_own_weights(path)
+    except UnsafeModel as error:
+        yield f"{place}.path: {error}"
         return
     try:
         if read_json(path / "config.json").get("is_encoder_decoder"):

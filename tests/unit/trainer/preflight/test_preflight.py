@@ -942,6 +942,13 @@ def _declare_module(kind: str) -> Any:
 
 
 @pytest.mark.row("D8")
+def _link_pooling_elsewhere(model: Path) -> None:
+    elsewhere = model.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "config.json").write_text('{"pooling_mode_secret": true}')
+    (model / "1_Pooling").symlink_to(elsewhere)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -958,6 +965,11 @@ def _declare_module(kind: str) -> Any:
         (_declare_pooling("pooling_mode_cls_token"), "Mean differs from Cls in"),
         (_declare_pooling("pooling_mode_max_tokens"), "enables pooling_mode_max_tokens, which is"),
         (_declare_module("Dense"), "modules.json lists Dense, which the retriever does not"),
+        (_link_pooling_elsewhere, "outside of its folder"),
+        (
+            lambda model: (model / "adapter_config.json").write_text("{}"),
+            "is an adapter: merge it",
+        ),
     ],
 )
 async def test_unsuitable_embedding_model_fails_check(
@@ -971,6 +983,7 @@ async def test_unsuitable_embedding_model_fails_check(
     assert check.state is FAILED
     assert "retrieval.endpoints[0].managed.embedding." in check.evidence
     assert words in check.evidence
+    assert "secret" not in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
 
 
