@@ -11,6 +11,8 @@ from pathlib import Path
 from signal import strsignal
 from typing import Any, Final
 
+from raggrpo_api.foreign_files import parse_json
+
 MAX_LINE_BYTES: Final = 64 << 10
 """Default of asyncio."""
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
@@ -42,6 +44,13 @@ class ProcessExited(Exception):
     def is_killed(self) -> bool:
         """Whether a signal ended the process, for example because memory was short."""
         return self.code < 0
+
+
+class LineTooLong(ValueError):
+    """A process wrote a line of more than `max_line_bytes`."""
+
+    def __init__(self) -> None:
+        super().__init__("it is too long")
 
 
 async def start_module(
@@ -82,16 +91,23 @@ async def send(process: Process, value: Any) -> None:
         await process.stdin.drain()
 
 
-async def receive(process: Process) -> Any:
-    """Return the value of the next line.
+async def receive(process: Process) -> dict[str, Any]:
+    """Return the object in the next line.
 
-    Raises ProcessExited, or ValueError if the line exceeds `max_line_bytes` or is not JSON.
+    Raises ProcessExited, LineTooLong, or ValueError if the line is not an object or exceeds the
+    limits of `parse_json`: the user's code may write to the process's output.
     """
     assert process.stdout is not None
-    line = await process.stdout.readline()
+    try:
+        line = await process.stdout.readline()
+    except ValueError as error:
+        raise LineTooLong from error
     if not line.endswith(b"\n"):
         raise ProcessExited(await process.wait())
-    return json.loads(line)
+    value = parse_json(line)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
 
 
 async def kill(process: Process) -> None:

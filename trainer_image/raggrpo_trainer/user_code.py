@@ -18,10 +18,10 @@ def import_function(kind: str, target: str, max_characters: int) -> Callable[...
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
+        function = getattr(module, name, None)  # a module may define __getattr__
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         problem = describe_exception(error, max_characters)
         raise ImportFailed(f"{kind} {target} cannot be imported: {problem}") from error
-    function = getattr(module, name, None)
     if not callable(function):
         raise ImportFailed(f"{kind} {target}: module {module_name} has no function {name}")
     return function  # type: ignore[no-any-return]

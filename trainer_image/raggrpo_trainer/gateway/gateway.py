@@ -62,7 +62,7 @@ class Gateway:
         self._tokenizer = tokenizer
         self._submit = submit
         self._parser = parser
-        self._renderer = Renderer(tokenizer, options.chat_template)
+        self._renderer = Renderer(tokenizer, options.chat_template, options.max_model_length)
         eos = tokenizer.eos_token_id
         self._end_ids = frozenset([*options.stop_token_ids, *([] if eos is None else [eos])])
         self._sessions: dict[str, Session] = {}
@@ -167,14 +167,19 @@ class Gateway:
         trajectory.num_calls += 1
 
     def _prompt(self, request: CompletionOptions, trajectory: Trajectory) -> Prompt:
-        if isinstance(request, CompletionRequest):
-            return self._renderer.text_prompt(request.prompt, trajectory)
-        assert isinstance(request, ChatRequest)
         try:
+            if isinstance(request, CompletionRequest):
+                return self._renderer.text_prompt(request.prompt, trajectory)
+            assert isinstance(request, ChatRequest)
             return self._renderer.chat_prompt(request, trajectory)
+        except (MemoryError, RequestRejected):
+            raise
         except InvalidValue as error:
             message = f"the conversation {error}"
             raise RequestRejected(400, message, param="messages", code="invalid_value") from error
+        except Exception as error:  # tokenizers raise exceptions of any type
+            message = f"the prompt cannot be tokenized: {error}"
+            raise RequestRejected(400, message, code="invalid_value") from error
 
     def _generation_request(
         self, prompt: Prompt, request: CompletionOptions, trajectory: Trajectory

@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from raggrpo_api.foreign_files import parse_json
+from raggrpo_api.foreign_files import json_memory, parse_json
 
 from .trajectory import TrajectoryCause
 
 MAX_STOP_TEXTS = 16
 MAX_NAME_CHARACTERS = 64
+MAX_VALUE_BYTES = 64 << 20
+"""Estimated memory of the values of a request, besides their texts."""
 HARMLESS = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
@@ -238,6 +240,8 @@ def parse_request(kind: type[Request], body: bytes, policy_models: Sequence[str]
 
     `policy_models` are patterns of model names, such as `*`.
     """
+    if json_memory(body) > MAX_VALUE_BYTES:  # models of messages and parts need several times this
+        raise RequestRejected(413, "the body has too many values")
     try:
         value = parse_json(body)
     except ValueError as error:  # includes text that is not UTF-8
@@ -259,8 +263,8 @@ def require_policy_model(model: str, policy_models: Sequence[str]) -> None:
     if any(fnmatch.fnmatchcase(model, pattern) for pattern in policy_models):
         return
     message = (
-        f"model {model!r} does not exist; the policy is served as {', '.join(policy_models)}: add "
-        "the name to rollout.agent.policyModels"
+        f"model {model!r:.100} does not exist; the policy is served as {', '.join(policy_models)}: "
+        "add the name to rollout.agent.policyModels"
     )
     raise RequestRejected(404, message, param="model", code="model_not_found")
 

@@ -12,11 +12,13 @@ import jinja2.nodes
 from raggrpo_trainer.data.conversation import InvalidValue, Message, render_messages
 from raggrpo_trainer.data.tokenizer import Tokenizer, leading_tokens, prompt_ids, token_ids
 
-from .protocol import ChatRequest
-from .trajectory import Prompt, Trajectory, Turn
+from .protocol import ChatRequest, RequestRejected
+from .trajectory import Prompt, Trajectory, TrajectoryCause, Turn
 
 MAX_FIRST_PROMPTS = 64
 """Number of prompts whose tokens are kept."""
+MAX_TOKEN_CHARACTERS = 256
+"""Characters of a token; the longest tokens are spaces."""
 _MARK = "\ue000{}\ue001"
 """Content of a message that is replaced after rendering: characters for private use."""
 
@@ -24,21 +26,36 @@ _MARK = "\ue000{}\ue001"
 class Renderer:
     """Renders requests with the tokenizer and the chat template of the job."""
 
-    def __init__(self, tokenizer: Tokenizer, chat_template: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, chat_template: str, context_length: int) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         # The samples of a prompt start with the same request.
         self._first_chat_ids = lru_cache(MAX_FIRST_PROMPTS)(self._chat_ids)
+        self._context_length = context_length
 
     def chat_prompt(self, request: ChatRequest, trajectory: Trajectory) -> Prompt:
-        """Return the prompt of a chat completion. Raises InvalidValue."""
-        return trajectory.prompt(
-            self._chat_text(request, trajectory), self._first_chat_ids, self._next_ids
-        )
+        """Return the prompt of a chat completion. Raises InvalidValue or RequestRejected."""
+        text = self._chat_text(request, trajectory)
+        self._require_length(text)
+        return trajectory.prompt(text, self._first_chat_ids, self._next_ids)
 
     def text_prompt(self, text: str, trajectory: Trajectory) -> Prompt:
-        """Return the prompt of a completion of plain text."""
+        """Return the prompt of a completion of plain text. Raises RequestRejected."""
+        self._require_length(text)
         return trajectory.prompt(text, self._first_ids, self._next_ids)
+
+    def _require_length(self, text: str) -> None:
+        """Raise RequestRejected for a text whose tokens would need much memory in vain."""
+        limit = MAX_TOKEN_CHARACTERS * self._context_length
+        if len(text) > limit:
+            raise RequestRejected(
+                400,
+                f"the prompt has {len(text):,} characters, and the model's maximum context length "
+                f"is {self._context_length} tokens",
+                param="messages",
+                code="context_length_exceeded",
+                cause=TrajectoryCause.CONTEXT_LENGTH,
+            )
 
     def _chat_ids(self, text: str) -> tuple[int, ...]:
         return prompt_ids(text, self._tokenizer, self._chat_template)

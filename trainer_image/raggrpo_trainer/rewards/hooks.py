@@ -155,6 +155,9 @@ class ProcessReward:
             raise self._exit_failure(error.code) from error
         except TimeoutError as error:
             raise _timed_out(limit) from error
+        except ValueError as error:
+            detail = f"the output of the reward process cannot be read: {error}"
+            raise CallFailed(FailureCause.WRONG_TYPE, detail) from error
 
     def _exit_failure(self, code: int) -> CallFailed:
         if code == -signal.SIGALRM:

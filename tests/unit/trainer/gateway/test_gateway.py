@@ -5,6 +5,7 @@ import math
 import pytest
 
 from raggrpo_trainer.engines.generation import Generation
+from raggrpo_trainer.gateway import rendering
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
 from support.builders.trainer.gateway_models import (
     END,
@@ -170,6 +171,39 @@ async def test_prompt_beyond_context_is_rejected(serve):
     assert error["error"]["code"] == "context_length_exceeded"
     assert trajectory.failure
     assert trajectory.failure.cause is TrajectoryCause.CONTEXT_LENGTH
+
+
+@pytest.mark.parametrize("call", ["chat", "text"])
+async def test_prompt_far_beyond_context_is_not_tokenized(serve, monkeypatch, call):
+    served = await serve(in_turn(byte_tokenizer(), "a"), max_model_length=16)
+    trajectory = served.open()
+    monkeypatch.setattr(rendering, "token_ids", None)
+    monkeypatch.setattr(rendering, "prompt_ids", None)
+    text = " " * (16 * rendering.MAX_TOKEN_CHARACTERS + 1)
+    status, error = (
+        await served.post(chat({"role": "user", "content": text}))
+        if call == "chat"
+        else await served.post({"model": "m", "prompt": text}, "/completions")
+    )
+    assert status == 400
+    assert error["error"]["code"] == "context_length_exceeded"
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.CONTEXT_LENGTH
+
+
+async def test_prompt_that_cannot_be_tokenized_fails_only_its_trajectory(serve, monkeypatch):
+    def fail(*_):
+        raise TypeError("TextEncodeInput must be text")
+
+    monkeypatch.setattr(rendering, "prompt_ids", fail)
+    served = await serve(in_turn(byte_tokenizer(), "a"))
+    served.open()
+    status, error = await served.post(chat(USER))
+    assert status == 400
+    assert "cannot be tokenized: TextEncodeInput" in error["error"]["message"]
+    trajectory = await served.gateway.close("key")
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
 
 
 async def test_job_limits_tokens_and_sampling(serve):

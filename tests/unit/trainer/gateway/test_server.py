@@ -130,6 +130,8 @@ async def test_unsupported_endpoint_names_supported_ones(serve, method, path):
         ({**BODY, "messages": [{**USER, "content": ["a", 5]}]}, "messages[0].content", "type int"),
         ({**BODY, "tools": [{"function": {}}]}, "tools[0].function.name", "required"),
         ({**BODY, "tools": [{"type": "custom"}]}, "tools[0].type", "function"),
+        (b'{"model": "m", "prompt": "\\ud800"}', None, "lone surrogate"),
+        ({**BODY, "tools": [{"function": {"name": "f", "parameters": {"a": "\udfff"}}}]}, None, ""),
         ({**BODY, "continue_final_message": True}, "continue_final_message", "False"),
         (
             {**BODY, "chat_template_kwargs": {"chat_template": "x"}},
@@ -157,6 +159,20 @@ async def test_too_large_body_is_rejected(serve):
     status, error = await served.post(b" " * (MAX_BODY_BYTES + 1))
     assert status == 413
     assert "16 MiB" in error["error"]["message"]
+
+
+@pytest.mark.parametrize("part", ['"a",', '{"type":"text"},', "[],"])
+async def test_body_of_many_values_is_rejected(serve, part):
+    served = await serve(texts())
+    trajectory = served.open()
+    content = part * (MAX_BODY_BYTES // len(part) - 100)
+    status, error = await served.post(
+        f'{{"model":"m","messages":[{{"role":"user","content":[{content}"a"]}}]}}'.encode()
+    )
+    assert status == 413
+    assert "too many values" in error["error"]["message"]
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
 
 
 @pytest.mark.parametrize(("name", "status"), [("gpt-4o", 200), ("gpt-5", 200), ("embed", 404)])

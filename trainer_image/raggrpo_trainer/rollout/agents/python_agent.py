@@ -10,7 +10,14 @@ from typing import Any
 
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
-from raggrpo_trainer.child_process import ProcessExited, kill, receive, send, start_module
+from raggrpo_trainer.child_process import (
+    LineTooLong,
+    ProcessExited,
+    kill,
+    receive,
+    send,
+    start_module,
+)
 from raggrpo_trainer.errors import TrainerError
 
 MAX_PROCESSES = 32
@@ -18,6 +25,7 @@ IMPORT_SECONDS = 300.0
 MAX_STARTS = 3
 """Number of times that a process is started if it is killed during the import."""
 MAX_RESULT_BYTES = 16 << 20
+_UNUSABLE = "the result cannot be used"
 _LOCAL_HOSTS = "127.0.0.1,localhost"
 
 
@@ -117,21 +125,24 @@ class _ProcessSlot:
     async def run(self, request: Any) -> Any:
         """Return the result of the function. Raises CallFailed."""
         await send(self.process, request)
-        outcome = await self.read()
-        if "raised" in outcome:
-            raise CallFailed(FailureCause.RAISED, outcome["raised"])
-        return outcome["result"]
+        match await self.read():
+            case {"raised": str(detail)}:
+                raise CallFailed(FailureCause.RAISED, detail)
+            case {"result": result}:
+                return result
+        raise CallFailed(FailureCause.WRONG_TYPE, f"{_UNUSABLE}: it has other fields")
 
     async def read(self) -> dict[str, Any]:
         """Return the next line of the process. Raises CallFailed if it exits."""
         try:
-            outcome: dict[str, Any] = await receive(self.process)
-        except ValueError as error:
+            return await receive(self.process)
+        except LineTooLong as error:
             detail = f"the result is larger than {MAX_RESULT_BYTES >> 20} MiB"
             raise CallFailed(FailureCause.WRONG_TYPE, detail) from error
+        except ValueError as error:
+            raise CallFailed(FailureCause.WRONG_TYPE, f"{_UNUSABLE}: {error}") from error
         except ProcessExited as error:
             raise CallFailed(FailureCause.EXITED, error.how, transient=error.is_killed) from error
-        return outcome
 
     async def close(self) -> None:
         """Kill the process."""
@@ -150,4 +161,4 @@ async def _require_imported(slot: _ProcessSlot, process: str) -> None:
         message = f"{process} did not import it within {IMPORT_SECONDS:g} s"
         raise TrainerError(ExitCode.AGENT_ERROR, message) from error
     if "invalid" in started:
-        raise TrainerError(ExitCode.AGENT_ERROR, started["invalid"])
+        raise TrainerError(ExitCode.AGENT_ERROR, str(started["invalid"]))

@@ -80,11 +80,28 @@ def answer(question):
         ask(user("word " * 9999))
     if question == "wrong":
         ask(user("x"), messages="none")
+    if question == "nested":
+        return {"answer": "a", "more": json.loads("[" * 980 + "]" * 980)}
+    if question == "surrogate":
+        return {"answer": "a", "more": chr(0xD800)}
+    if question in LINES:
+        [os.write(pipe, LINES[question]) for pipe in pipes()]
     if question == "fork":
         ask(user("a separate question"))
     if question == "continue":
         first = ask(user(question), {"role": "assistant", "content": first["content"]}, user("go"))
     return {"answer": first["content"], "passages": ["p1", "p2"], "score": 0.5}
+
+LINES = {
+    "list": b"[1]\\n",
+    "no field": b"{}\\n",
+    "wrong field": b'{"raised": []}\\n',
+    "not UTF-8": bytes([0xFF, 10]),
+}
+
+def pipes():
+    is_pipe = lambda name: os.path.realpath(f"/proc/self/fd/{name}").count("pipe:")
+    return [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2 and is_pipe(name)]
 
 def silent(question):
     return "made up"
@@ -215,6 +232,12 @@ FAILURES = {
     "turns": "agent: MaxTurns: the trajectory has 8 calls",
     "long": "agent: ContextLength: ",
     "wrong": "agent: RequestRejected: ",
+    "nested": "agent: WrongType: the result cannot be used: it is nested too deeply",
+    "surrogate": "agent: WrongType: the result cannot be used: it contains a lone surrogate",
+    "list": "agent: WrongType: the result cannot be used: it is not a JSON object",
+    "no field": "agent: WrongType: the result cannot be used: it has other fields",
+    "wrong field": "agent: WrongType: the result cannot be used: it has other fields",
+    "not UTF-8": "agent: WrongType: the result cannot be used: 'utf-8' codec",
 }
 
 
@@ -426,6 +449,13 @@ async def test_function_that_cannot_be_imported_ends_the_attempt(
     with pytest.raises(TrainerError, match=expected) as error:
         await collect(tmp_path, ["q0"], 2, python=python)
     assert error.value.exit_code is ExitCode.AGENT_ERROR
+
+
+async def test_module_without_attributes_ends_the_attempt_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text("def __getattr__(name):\n    raise ValueError('no luck')\n")
+    message = "agent lazy:answer cannot be imported: ValueError: no luck"
+    with pytest.raises(TrainerError, match=message):
+        await collect(tmp_path, ["q0"], 2, python="lazy:answer")
 
 
 async def test_log_has_calls_of_first_prompts_and_one_failure_of_each_cause(
