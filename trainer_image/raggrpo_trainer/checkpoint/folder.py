@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from raggrpo_api.file_names import checked_parts
 from raggrpo_api.foreign_files import read_limited
@@ -101,7 +101,7 @@ class Marker:
     config_hash: str
     time: str
     """Time of the save, in RFC 3339 format."""
-    score: float | None
+    score: FiniteFloat | None
     """Score that determines the best checkpoint (larger is better), or None if not scored."""
     files: Mapping[str, StoredFile]
     """Size and digest by path inside the folder."""
