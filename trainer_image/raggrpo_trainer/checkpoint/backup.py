@@ -83,6 +83,7 @@ class Backup:
 
     def _open(self, name: str) -> Any:
         path = posixpath.join(self.folder, name)
+        _size(self.file_system, path)  # it may have been replaced
         return self.file_system.open(path, "rb", block_size=READ_AHEAD_BYTES)
 
 
@@ -182,7 +183,11 @@ def _path(file_system: Any, folder: str, name: str) -> str:
 
 
 def _size(file_system: Any, path: str) -> int:
-    """Return the size of a file. Raises ValueError if it is a link, a pipe or a device."""
+    """Return the size of a file.
+
+    Raises ValueError if it is a link, a pipe, a device or an object that the client of Google Cloud
+    Storage decompresses into any amount of memory.
+    """
     try:
         info = file_system.info(path)
     except OSError as error:
@@ -191,6 +196,8 @@ def _size(file_system: Any, path: str) -> int:
         raise
     if info["type"] != "file" or info.get("islink"):
         raise ValueError(f"{path} is not a regular file")
+    if encoding := info.get("contentEncoding"):
+        raise ValueError(f"{path} is compressed ({str(encoding)[:40]!r})")
     return int(info["size"])
 
 

@@ -7,8 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -335,6 +337,38 @@ def test_linked_folder_in_a_backup_is_not_read(tmp_path: Path, outside: Path) ->
     (folder / "COMPLETE").write_text(json.dumps(marker))
 
     assert make_store(make_claim(tmp_path / "new"), backup=bucket).restore() is None
+
+
+@pytest.mark.parametrize("name", ["COMPLETE", "__0_0.distcp", "meta.json"])
+@pytest.mark.parametrize("checks", [0, 1])
+def test_compressed_object_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, checks: int
+) -> None:
+    bucket = tmp_path / "bucket"
+    save_one(tmp_path / "volume", bucket=bucket)
+    checked: list[str] = []
+
+    class Compressing(LocalFileSystem):  # type: ignore[misc]
+        """Reports a file as compressed after some checks, as if it had been replaced."""
+
+        def info(self, path: str, **options: Any) -> Any:
+            entry = super().info(path, **options)
+            checked.append(path)
+            is_late = checked.count(path) > (checks if name != "COMPLETE" else 0)
+            is_compressed = path.endswith(name) and is_late
+            return entry | ({"contentEncoding": "gzip"} if is_compressed else {})
+
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+            assert mode != "rb" or not path.endswith(name), "it is read"
+            return super()._open(path, mode, **options)
+
+    monkeypatch.setattr(backup, "_open", lambda _: (Compressing(), str(bucket)))
+    store = make_store(make_claim(tmp_path / "new"), backup=bucket)
+    if checks and name != "COMPLETE":
+        with pytest.raises(TrainerError, match=f"{name} is compressed"):
+            store.restore()
+    else:
+        assert store.restore() is None
 
 
 @pytest.mark.parametrize(
