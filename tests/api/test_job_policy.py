@@ -105,6 +105,12 @@ def make_container_env(**values: Any) -> dict[str, Any]:
     return make_container(env=[{"name": "A"} | values])
 
 
+def make_forward(url: str, secret: str = "wandb") -> dict[str, Any]:
+    key = {"name": secret, "key": "key"}
+    forward = {"models": ["judge"], "url": url, "apiKeySecret": key}
+    return {"spec.rollout.agent": {"python": "app:answer", "forward": [forward]}}
+
+
 def make_judge(secret: str, **header: Any) -> dict[str, Any]:
     headers = [{"name": "Authorization", "secretKeyRef": {"name": secret, "key": "key"}} | header]
     judge = {"model": "m", "prompt": "Grade {completion}.", "headers": headers}
@@ -180,6 +186,7 @@ ALLOWED: Mapping[str, dict[str, Any]] = {
     "server of a container": make_container(egress=["https://rag.example.com/retrieve"]),
     "secret of a container": make_container_env(secretKeyRef={"name": "wandb", "key": "key"}),
     "variable of a container": make_container_env(value="https://rag.example.com/v1"),
+    "forwarded models": make_forward("https://rag.example.com/v1"),
     "secret of a judge": make_judge("wandb"),
     "bucket": make_backup("s3://ours/runs"),
     "model in a bucket": make_model("s3://ours/model"),
@@ -310,6 +317,13 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         make_container_env(value="http://theirs/"),
         "spec.rollout.agent.container.env: every variable with a server must have a value",
     ),
+    "forwarded models": (
+        make_forward("http://theirs/v1"), "spec.rollout.agent.forward[].url: every server must",
+    ),
+    "secret of forwarded models": (
+        make_forward("https://rag.example.com/v1", "theirs"),
+        "spec.rollout.agent.forward[].apiKeySecret.name: every Secret must be one of wandb",
+    ),
     "model source": (make_model("hf://theirs/model"), "spec.model.source: every server"),
     "data source": (make_data("hf://datasets/a/b"), "spec.data.sources[]: every server"),
     "push": (make_push("oci://theirs.example.com/x"), "spec.output.push: every server"),
@@ -348,6 +362,7 @@ MAKERS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "spec.reward.functions[].url": make_reward,
     "spec.rollout.agent.url": make_agent,
     "spec.rollout.agent.container.egress[]": lambda url: make_container(egress=[url]),
+    "spec.rollout.agent.forward[].url": make_forward,
     "spec.checkpoint.backup.url": make_backup,
     "spec.model.source": make_model,
     "spec.data.sources[]": make_data,

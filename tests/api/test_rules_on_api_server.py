@@ -37,6 +37,10 @@ def with_header(**values: Any) -> dict[str, Any]:
     return AN_ENDPOINT | {"headers": [values]}
 
 
+def forward(url: str, *models: str) -> dict[str, Any]:
+    return {"url": url, "models": list(models)}
+
+
 def with_url(url: str) -> dict[str, Any]:
     return AN_ENDPOINT | {"url": url}
 
@@ -91,6 +95,15 @@ VALUES: Mapping[str, Sequence[Any]] = {
             {"env": [{"name": "A", "value": "hf_" + "a" * 20}]},
             {"env": [{"name": f"A{i}", "value": "中" * 1024} for i in range(11)]},
         )),
+        *({"python": "a:b", "forward": entries} for entries in (
+            [], [forward("http://j/v1", "a")], [forward("http://j/v1", "*")],
+            [forward("http://j/v1/chat/completions", "a", "b", "a")],
+            [forward("http://j/v1?token=abc", "a"), forward("http://j/embeddings", "b")],
+            [forward("http://j", "a"), forward("http://j", "a*", "a")],
+        )),
+        {"python": "a:b", "policyModels": ["p"], "forward": [forward("http://j", "p")]},
+        {"python": "a:b", "policyModels": ["p"], "forward": [forward("http://j", "*", "q")]},
+        {"type": "Http", "url": "http://a/x?token=abc", "identify": "Trace"},
     ],
     "algorithm.groupSize": [1, 2, 3, 8],
     "algorithm.clipRatioLow": [0, 0.2, 0.28, 0.3],

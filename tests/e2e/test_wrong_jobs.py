@@ -50,7 +50,7 @@ def statuses(cluster: Kubernetes, operator: Images, shared: str) -> dict[str, di
     }
 
 
-CHECKS_OF_OTHER_JOBS = {CheckId.START_CHECKPOINT, CheckId.LORA_TARGETS}
+CHECKS_OF_OTHER_JOBS = {CheckId.START_CHECKPOINT, CheckId.LORA_TARGETS, CheckId.AGENT_READY}
 """Checks of fields that these jobs do not have."""
 
 

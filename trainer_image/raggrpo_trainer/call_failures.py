@@ -36,6 +36,8 @@ class FailureCause(StrEnum):
     """An agent failed after a reply of the policy that could not be parsed."""
     REQUEST_REJECTED = "RequestRejected"
     """An agent failed after the gateway rejected one of its requests."""
+    FORWARD_FAILED = "ForwardFailed"
+    """An agent failed after a call of a model that is not trained had failed."""
     MAX_TURNS = "MaxTurns"
     CONTEXT_LENGTH = "ContextLength"
     MISSING_LOGPROBS = "MissingLogprobs"

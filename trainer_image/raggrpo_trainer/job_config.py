@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from raggrpo_api import names
 from raggrpo_api.data_files import is_data_file
+from raggrpo_api.fields.base import SecretKeyRef
 from raggrpo_api.fields.http_access import bearer
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint, RetrievalSpec
 from raggrpo_api.spec.reward import RewardSpec
@@ -100,11 +101,19 @@ def _values(headers: Sequence[Header], env: Mapping[str, str]) -> dict[str, str]
 def _header_value(header: Header, env: Mapping[str, str]) -> str:
     if header.secret_key_ref is None:
         return header.value
-    name = names.secret_env(header.secret_key_ref.name, header.secret_key_ref.key)
+    return secret_value(header.secret_key_ref, env, f"header {header.name}")
+
+
+def secret_value(ref: SecretKeyRef, env: Mapping[str, str], user: str) -> str:
+    """Return the value of a Secret key that `user`, a field, refers to.
+
+    Raises TrainerError CONFIG_ERROR if its environment variable is not set.
+    """
+    name = names.secret_env(ref.name, ref.key)
     if name not in env:
         raise TrainerError(
             ExitCode.CONFIG_ERROR,
-            f"header {header.name}: the environment variable {name} is not set; for a local run, "
+            f"{user}: the environment variable {name} is not set; for a local run, "
             "export it before `raggrpo run`",
         )
     return env[name]

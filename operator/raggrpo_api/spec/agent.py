@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from raggrpo_api.fields.addresses import HttpUrl
-from raggrpo_api.fields.base import ApiModel, Cpu, Memory, OptionalPath
+from raggrpo_api.fields.base import ApiModel, Cpu, Memory, OptionalPath, SecretKeyRef
 from raggrpo_api.fields.change_class import MODEL, OPERATIONAL, OPTIMIZATION
 from raggrpo_api.fields.json_values import JsonPath, JsonTemplate
 from raggrpo_api.fields.kubernetes_names import (
@@ -101,6 +101,17 @@ class GatewayClient(ApiModel):
     """Namespace of the pods."""
 
 
+class ForwardedModels(ApiModel):
+    """Models that are not trained, such as judges and embedding models, and their endpoint."""
+
+    models: Annotated[list[ModelName], Field(min_length=1, max_length=16), MODEL]
+    """Model names in calls; `*` stands for any characters. The most specific name applies."""
+    url: Annotated[HttpUrl, Field(min_length=1), OPERATIONAL]
+    """Base URL of an OpenAI-compatible API, such as http://judge:8000/v1."""
+    api_key_secret: Annotated[SecretKeyRef | None, OPERATIONAL] = None
+    """Secret key that contains the API key of the endpoint; absent: none."""
+
+
 class AgentSpec(ApiModel):
     """An unmodified application whose calls of the policy are recorded and trained."""
 
@@ -131,6 +142,8 @@ class AgentSpec(ApiModel):
     """JSON path of a number in the result that replaces reward.functions; empty: none."""
     policy_models: Annotated[list[ModelName], Field(min_length=1, max_length=16), MODEL] = ["*"]
     """Model names in calls that mean the policy; `*` stands for any characters."""
+    forward: Annotated[list[ForwardedModels], Field(max_length=8), OPERATIONAL] = []
+    """Models whose calls are passed on to an endpoint instead of the policy."""
     max_turns: Annotated[int, Field(ge=1, le=1024), OPTIMIZATION] = 8
     """Maximum calls of the policy per sample."""
     timeout_seconds: Annotated[float, Field(gt=0.0, le=86_400.0), OPERATIONAL] = 300.0

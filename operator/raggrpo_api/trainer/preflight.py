@@ -28,6 +28,7 @@ class CheckId(StrEnum):
     CHECKPOINT_FREE = "CheckpointFree"
     START_CHECKPOINT = "StartCheckpoint"
     REWARD_CODE = "RewardCode"
+    AGENT_READY = "AgentReady"
     GPU_MEMORY = "GpuMemory"
     RULES_ON_FACTS = "RulesOnFacts"
 
@@ -105,4 +106,4 @@ class PreflightResult(ApiModel):
     truncated: bool = False
     """Whether the evidence of a check was shortened to fit the size limit."""
     exit_code: Annotated[int, Field(ge=0, le=255)] = 0
-    """Exit code: 0 if all checks passed, 15 if only services are down, else 2 to 5."""
+    """Exit code: 0 if all checks passed, 15 if only services are down, else 2 to 5 or 23."""

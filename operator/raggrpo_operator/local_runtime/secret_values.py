@@ -7,6 +7,7 @@ from raggrpo_api.names import ENV_CA_BUNDLE, secret_env
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import EnvVar
 from raggrpo_operator.core.rules.base.spec_rule import values_at
+from raggrpo_operator.core.spec.called_secrets import called_secrets
 
 
 def missing_secrets(spec: JobSpec, environment: Mapping[str, str]) -> list[str]:
@@ -41,12 +42,4 @@ def _references(spec: JobSpec) -> Iterator[tuple[str, SecretKeyRef]]:
         for _, variable in values_at(spec, f"{place}[]"):
             if variable.secret_key_ref is not None:
                 yield f"{place} {variable.name}", variable.secret_key_ref
-    for endpoint in spec.retrieval.endpoints:
-        for header in endpoint.headers:
-            if header.secret_key_ref is not None:
-                yield f"header {header.name} of endpoint {endpoint.name}", header.secret_key_ref
-    for index, judge in spec.reward.judges:
-        for header in judge.headers:
-            if header.secret_key_ref is not None:
-                user = f"header {header.name} of reward.functions[{index}].judge"
-                yield user, header.secret_key_ref
+    yield from called_secrets(spec)

@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from raggrpo_api.trainer.history import read_history
 
 MISMATCH_NATS = 1e-4
 STEPS = 3
+JUDGE_KEY = "key-of-the-judge"
 APPLICATION = '''
 """Two turns of one conversation, and a question of a separate one."""
 import json
@@ -26,8 +30,8 @@ client = OpenAI()
 names = [json.loads(line)["contents"] for line in Path(os.environ["CORPUS"]).open()]
 
 
-def ask(messages):
-    return client.chat.completions.create(model="any", messages=messages).choices[0].message.content
+def ask(messages, model="any"):
+    return client.chat.completions.create(model=model, messages=messages).choices[0].message.content
 
 
 def answer(question):
@@ -38,7 +42,8 @@ def answer(question):
     final = ask(messages)
     if len(question) % 2:
         ask([{"role": "user", "content": passages[0]}])
-    return {"answer": final, "passages": passages, "score": len(final) % 5}
+    grade = int(ask([{"role": "user", "content": final}], model="judge"))
+    return {"answer": final, "passages": passages, "score": len(final) % 5 + grade}
 '''
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
@@ -46,7 +51,48 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_job(folder: Path) -> dict[str, Any]:
+class Judge(ThreadingHTTPServer):
+    """An OpenAI-compatible server, whose model grades everything with 1."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), JudgeRequest)
+        self.requests: list[tuple[str, str | None]] = []
+        """Path and credentials of each request."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class JudgeRequest(BaseHTTPRequestHandler):
+    server: Judge
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, self.headers["Authorization"]))
+        message = {"role": "assistant", "content": "1"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        body = json.dumps({"id": "j", "object": "chat.completion", "created": 0, "model": "judge",
+                           "choices": [choice]}).encode()  # fmt: skip
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    with Judge() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def make_job(folder: Path, judge_url: str) -> dict[str, Any]:
     """Return a job that trains APPLICATION on the quickstart's data in `folder/input`."""
     data = folder / "input"
     return {
@@ -72,6 +118,13 @@ def make_job(folder: Path) -> dict[str, Any]:
                     "passages": "passages",
                     "reward": "score",
                     "processes": 4,
+                    "forward": [
+                        {
+                            "models": ["judge"],
+                            "url": judge_url,
+                            "apiKeySecret": {"name": "judge", "key": "token"},
+                        }
+                    ],
                 },
             },
             "training": {"totalSteps": STEPS, "learningRate": 1e-3, "precision": "FP32"},
@@ -88,7 +141,8 @@ def make_job(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    secret = {"RAGGRPO_SECRET_JUDGE_TOKEN": JUDGE_KEY}
+    return {**os.environ, **secret, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def run(folder: Path, job: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
@@ -120,8 +174,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.row("F2")
 @pytest.mark.timeout(900)
-def test_openai_application_is_trained_on_its_exact_tokens(folder: Path) -> None:
-    done = run(folder, make_job(folder))
+def test_openai_application_is_trained_on_its_exact_tokens(folder: Path, judge: Judge) -> None:
+    done = run(folder, make_job(folder, judge.url))
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((folder / "job" / "summary.json").read_text())
@@ -135,3 +189,13 @@ def test_openai_application_is_trained_on_its_exact_tokens(folder: Path) -> None
     assert {len(each["calls"]) for each in records} == {2, 3}
     assert all(each["calls"][1]["continues"] for each in records)
     assert [each["failure"] for each in records if each["failure"]] == []
+    assert [each for each in records if each["untrainedCalls"] != {"judge": 1}] == []
+    assert {*judge.requests} == {("/v1/chat/completions", f"Bearer {JUDGE_KEY}")}
+    log = "".join(path.read_text() for path in (folder / "job").rglob("*.log"))
+    assert JUDGE_KEY not in log
+    status = json.loads((folder / "job" / "state.json").read_text())["status"]
+    checks = {each["id"]: each for each in status["preflight"]["checks"]}
+    ready = checks["AgentReady"]
+    assert ready["state"] in ("Passed", "Warned")
+    assert "calls of the scripted policy: " in ready["evidence"]
+    assert "forwarded calls of judge" in ready["evidence"]

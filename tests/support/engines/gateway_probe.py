@@ -147,7 +147,7 @@ async def parse(parser: ParserProcess, text: str) -> list[Any]:
 
 def parsed_request(messages: list[Any]) -> ChatRequest:
     body = {"model": "m", "messages": messages, "tools": TOOLS}
-    return parse_request(ChatRequest, json.dumps(body).encode(), ("*",))
+    return parse_request(ChatRequest, body)
 
 
 def rendered_messages() -> list[Any]:

@@ -27,6 +27,7 @@ class Received:
     """Index in the order of arrival, from 0."""
     method: str = "POST"
     query: dict[str, str] = field(default_factory=dict)
+    path: str = "/"
 
 
 Respond = Callable[[Received], Awaitable[Response]]
@@ -46,7 +47,7 @@ class FaultyServer:
 async def serving(
     respond: Respond, certificate: Certificate | None = None
 ) -> AsyncIterator[FaultyServer]:
-    """Serve GET and POST / with `respond` on a free port of 127.0.0.1 until the block ends.
+    """Serve GET and POST with `respond` on a free port of 127.0.0.1 until the block ends.
 
     With `certificate`, the server uses TLS.
     """
@@ -61,6 +62,7 @@ async def serving(
             len(faulty.requests),
             request.method,
             dict(request.query_params),
+            request.url.path,
         )
         faulty.requests.append(received)
         faulty.in_flight += 1
@@ -70,7 +72,7 @@ async def serving(
         finally:
             faulty.in_flight -= 1
 
-    app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST"])])
+    app = Starlette(routes=[Route("/{path:path}", endpoint, methods=["GET", "POST"])])
     config = uvicorn.Config(app, log_level="critical", lifespan="off")
     if certificate:
         config.ssl_certfile, config.ssl_keyfile = certificate.file, certificate.key

@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 
+from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.gateway.tool_parsing import ReplyParser
 from raggrpo_trainer.gateway.trajectory import Trajectory
@@ -41,7 +42,11 @@ class Served:
 
 @asynccontextmanager
 async def served_gateway(
-    says: Says, tokenizer: Any = None, parser: ReplyParser | None = None, **options: Any
+    says: Says,
+    tokenizer: Any = None,
+    parser: ReplyParser | None = None,
+    forwarder: Forwarder | None = None,
+    **options: Any,
 ) -> AsyncIterator[Served]:
     """Serve until the block ends. `options` replace those of the gateway."""
     tokenizer = tokenizer or byte_tokenizer()
@@ -51,6 +56,7 @@ async def served_gateway(
         tokenizer,
         engine.submit,
         parser or JsonCallParser(),
+        forwarder,
     )
     try:
         async with aiohttp.ClientSession() as http:

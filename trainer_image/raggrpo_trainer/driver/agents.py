@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import assert_never
@@ -12,18 +12,20 @@ from raggrpo_api.names import ENV_GATEWAY_URL
 from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.data.tokenizer import Tokenizer, end_token_ids, load_tokenizer
+from raggrpo_trainer.data.tokenizer import Tokenizer, load_tokenizer
 from raggrpo_trainer.engines.engine_pool import EnginePool
 from raggrpo_trainer.errors import TrainerError
-from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
+from raggrpo_trainer.gateway.forwarding import Forwarder
+from raggrpo_trainer.gateway.gateway import Gateway
 from raggrpo_trainer.gateway.tool_parsing import ParserProcess, ParserUnavailable
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
+from raggrpo_trainer.rollout.agents.forwarded_models import forwarded_endpoints
+from raggrpo_trainer.rollout.agents.gateway_options import gateway_options, tool_parser_name
 from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
 from raggrpo_trainer.rollout.agents.python_agent import PythonAgent, num_processes
 from raggrpo_trainer.rollout.agents.runner import AgentRunner
-from raggrpo_trainer.rollout.agents.tool_parsers import default_tool_parser
 from raggrpo_trainer.rollout.agents.trajectory_log import TrajectoryLog
 
 LOOPBACK = "127.0.0.1"
@@ -55,7 +57,8 @@ async def _start_parser(
     agent = config.rollout.agent
     if agent is None:
         return None
-    tool_parser = agent.tool_parser or await asyncio.to_thread(_default_tool_parser, config)
+    tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
+    tool_parser = tool_parser_name(config, agent, tokenizer)
     if not tool_parser and not agent.reasoning_parser:
         return None
     parser = ParserProcess(config.model.path, tool_parser, agent.reasoning_parser)
@@ -68,11 +71,6 @@ async def _start_parser(
     return parser
 
 
-def _default_tool_parser(config: TrainerConfig) -> str:
-    template = config.data.chat_template or load_tokenizer(config.model.path).chat_template
-    return default_tool_parser(template if isinstance(template, str) else "")
-
-
 @asynccontextmanager
 async def agent_collector(
     config: TrainerConfig,
@@ -82,22 +80,17 @@ async def agent_collector(
     rewards: Rewards,
     folder: Path,
     outages: Outages,
+    env: Mapping[str, str],
 ) -> AsyncIterator[AgentCollector]:
     """Yield the collector of an agent; stop its gateway and its processes at the end.
 
-    `folder` is the folder of the attempt's logs.
+    `folder` is the folder of the attempt's logs, `env` has the API keys of forwarded models.
     """
     agent = config.rollout.agent
     assert agent is not None
-    options = GatewayOptions(
-        max_model_length=config.data.max_sequence_length,
-        max_tokens=config.data.max_response_length,
-        max_turns=agent.max_turns,
-        stop_token_ids=tuple(sorted(end_token_ids(tokenizer, Path(config.model.path)))),
-        chat_template=config.data.chat_template,
-        policy_models=tuple(agent.policy_models),
-    )
-    gateway = Gateway(options, tokenizer, pool.submit, parser)
+    options = gateway_options(config, agent, tokenizer)
+    forwarder = Forwarder(forwarded_endpoints(agent, env), outages)
+    gateway = Gateway(options, tokenizer, pool.submit, parser, forwarder)
     base_url = await _start_gateway(gateway, agent)
     runner = _runner(config, agent, base_url, outages)
     try:

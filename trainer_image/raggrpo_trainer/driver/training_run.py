@@ -186,7 +186,7 @@ class TrainingRun:
             return
         folder = attempt_folder(config)
         async with agent_collector(
-            config, tokenizer, pool, parser, rewards, folder, outages
+            config, tokenizer, pool, parser, rewards, folder, outages, self._env
         ) as collector:
             yield collector
 

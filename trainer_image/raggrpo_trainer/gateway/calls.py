@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from .protocol import RequestRejected
 from .responses import Reply
 from .trajectory import Trajectory
 
+T = TypeVar("T")
 IsConnected = Callable[[], bool]
 """Returns whether a client still waits for its response."""
 
@@ -37,6 +39,7 @@ class Session:
     error: Exception | None = None
     """The error of a call for which the application is not responsible."""
     _calls: list[Call] = field(default_factory=list)
+    _others: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def join(
         self,
@@ -62,10 +65,31 @@ class Session:
         call.clients.append(is_connected)
         return call
 
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of work that ends with the trajectory or with its caller.
+
+        Raises RequestRejected if the trajectory ends.
+        """
+        task = asyncio.create_task(work)
+        self._others.add(task)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._others.discard(task)
+            task.cancel()
+        return result_of(task)
+
     async def close(self) -> None:
         """Cancel the calls in flight."""
         self.trajectory.is_abandoned = any(call.is_abandoned for call in self._calls)
-        tasks = [call.reply for call in self._calls]
+        tasks = [*(call.reply for call in self._calls), *self._others]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def result_of(task: "asyncio.Task[T]") -> T:
+    """Return the result of a finished task. Raises RequestRejected if its trajectory has ended."""
+    if task.cancelled():
+        raise RequestRejected(410, "the trajectory has ended")
+    return task.result()

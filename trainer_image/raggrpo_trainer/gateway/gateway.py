@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from raggrpo_trainer.data.tokenizer import Tokenizer, completion_text
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 
 from .calls import Session
+from .forwarding import Forwarder
+from .model_names import ModelNames
 from .protocol import ChatRequest, CompletionOptions, CompletionRequest, RequestRejected
 from .rendering import Renderer
 from .responses import Reply
@@ -55,9 +57,14 @@ class Gateway:
         tokenizer: Tokenizer,
         submit: Submit,
         parser: ReplyParser | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
-        """`submit` queues requests at the engines. Without `parser`, replies are plain text."""
-        self.policy_models = options.policy_models
+        """`submit` queues requests at the engines. Without `parser`, replies are plain text.
+
+        `forwarder` has the endpoints of models that are not trained.
+        """
+        self.forwarder = forwarder or Forwarder()
+        self.models = ModelNames(options.policy_models, self.forwarder.endpoints)
         self._options = options
         self._tokenizer = tokenizer
         self._submit = submit
@@ -109,6 +116,7 @@ class Gateway:
         for key in list(self._sessions):
             await self._sessions.pop(key).close()
         await self._server.stop()
+        await self.forwarder.close()
 
     def session(self, key: str) -> Session | None:
         """Return the open trajectory with a key."""
@@ -117,6 +125,13 @@ class Gateway:
     def token_text(self, token: int) -> str:
         """Return the text of a token."""
         return self._tokenizer.decode([token], skip_special_tokens=False)
+
+    def written_message(self, request: ChatRequest, message: Mapping[str, Any]) -> str:
+        """Return what the template writes after a request if a message follows, or ""."""
+        try:
+            return self._renderer.written_message(request, dict(message))
+        except InvalidValue:
+            return ""
 
     async def complete(self, session: Session, request: CompletionOptions) -> Reply:
         """Return the completion of a request. Raises RequestRejected."""

@@ -3,7 +3,6 @@
 A rejected request is described by the error object of that API, which names the field.
 """
 
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -235,11 +234,8 @@ class ChatRequest(CompletionOptions):
 Request = TypeVar("Request", bound=CompletionOptions)
 
 
-def parse_request(kind: type[Request], body: bytes, policy_models: Sequence[str]) -> Request:
-    """Return the request in a body. Raises RequestRejected.
-
-    `policy_models` are patterns of model names, such as `*`.
-    """
+def parse_body(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body. Raises RequestRejected."""
     if json_memory(body) > MAX_VALUE_BYTES:  # models of messages and parts need several times this
         raise RequestRejected(413, "the body has too many values")
     try:
@@ -248,25 +244,18 @@ def parse_request(kind: type[Request], body: bytes, policy_models: Sequence[str]
         raise RequestRejected(400, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise RequestRejected(400, "the body is not a JSON object")
+    return value
+
+
+def parse_request(kind: type[Request], value: Mapping[str, Any]) -> Request:
+    """Return the request in a JSON object. Raises RequestRejected."""
     try:
         request = kind.model_validate(value)
     except ValidationError as error:
         raise _rejection(error) from error
-    require_policy_model(request.model, policy_models)
     if isinstance(request, ChatRequest):
         _require_free_variables(request.chat_template_kwargs or {})
     return request
-
-
-def require_policy_model(model: str, policy_models: Sequence[str]) -> None:
-    """Raise RequestRejected unless a model name means the policy."""
-    if any(fnmatch.fnmatchcase(model, pattern) for pattern in policy_models):
-        return
-    message = (
-        f"model {model!r:.100} does not exist; the policy is served as {', '.join(policy_models)}: "
-        "add the name to rollout.agent.policyModels"
-    )
-    raise RequestRejected(404, message, param="model", code="model_not_found")
 
 
 def _rejection(error: ValidationError) -> RequestRejected:

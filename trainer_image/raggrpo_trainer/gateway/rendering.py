@@ -39,6 +39,16 @@ class Renderer:
         self._require_length(text)
         return trajectory.prompt(text, self._first_chat_ids, self._next_ids)
 
+    def written_message(self, request: ChatRequest, message: Message) -> str:
+        """Return what the template writes after a prompt if a message follows, or "".
+
+        Raises InvalidValue.
+        """
+        messages = self._messages(request)
+        before = self._render(messages, request)
+        after = self._render([*messages, template_message(message, takes_parts=False)], request)
+        return after.removeprefix(before) if after.startswith(before) else ""
+
     def text_prompt(self, text: str, trajectory: Trajectory) -> Prompt:
         """Return the prompt of a completion of plain text. Raises RequestRejected."""
         self._require_length(text)

@@ -3,21 +3,24 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from raggrpo_api.fields.url_host import url_host
 
-from .calls import Call, Session
+from .calls import Call, Session, result_of
+from .forwarded_call import ForwardedCall
+from .forwarding import Forwarder
 from .keys import keys_of_request
+from .model_names import Endpoint, ModelNames
 from .protocol import (
     ChatRequest,
     CompletionOptions,
     CompletionRequest,
     RequestRejected,
+    parse_body,
     parse_request,
-    require_policy_model,
 )
 from .responses import KEEP_ALIVE_FRAME, Reply, event, model, model_list
 
@@ -34,7 +37,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Completions(Protocol):
     """Completes requests, see `gateway.Gateway`."""
 
-    policy_models: tuple[str, ...]
+    models: ModelNames
+    forwarder: Forwarder
 
     def session(self, key: str) -> Session | None:
         """Return the open trajectory with a key."""
@@ -60,6 +64,7 @@ class GatewayServer:
         app = web.Application(middlewares=[self._describe_errors], client_max_size=MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self._complete_chat)
         app.router.add_post("/v1/completions", self._complete_text)
+        app.router.add_post("/v1/embeddings", self._embed)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{name:.+}", self._show_model)
         # A handler ends with its client; the call continues for the client's retry.
@@ -88,7 +93,10 @@ class GatewayServer:
     ) -> web.StreamResponse:
         session = self._session(request)
         body = await request.read()
-        parsed = parse_request(kind, body, self._completions.policy_models)
+        value = parse_body(body)
+        if (endpoint := self._endpoint(value)) is not None:
+            return await self._forward(request, session, endpoint, value["model"], body)
+        parsed = parse_request(kind, value)
         call = session.join(
             hashlib.blake2b(request.path.encode() + b"\n" + body).digest(),
             lambda: _is_connected(request),
@@ -108,7 +116,7 @@ class GatewayServer:
                 await response.prepare(request)
             await response.write(KEEP_ALIVE_FRAME if is_streamed else b" ")
         try:
-            reply = _result(call)
+            reply = result_of(call.reply)
         except RequestRejected as rejected:
             if not response.prepared:
                 raise
@@ -122,19 +130,36 @@ class GatewayServer:
         call.is_delivered |= _is_connected(request)
         return response
 
+    async def _embed(self, request: web.Request) -> web.StreamResponse:
+        session = self._session(request)
+        body = await request.read()
+        value = parse_body(body)
+        if (endpoint := self._endpoint(value)) is None:
+            raise _unsupported(request, ", or add a model with embeddings to rollout.agent.forward")
+        return await self._forward(request, session, endpoint, value["model"], body)
+
+    def _endpoint(self, value: Mapping[str, Any]) -> Endpoint | None:
+        """Return the endpoint of the requested model, or None for the policy."""
+        model = value.get("model")
+        return self._completions.models.endpoint(model) if isinstance(model, str) else None
+
+    async def _forward(
+        self, request: web.Request, session: Session, endpoint: Endpoint, name: str, body: bytes
+    ) -> web.StreamResponse:
+        """Pass a call on to the endpoint of a model, and its response to the client."""
+        session.trajectory.count_untrained(name)
+        call = ForwardedCall(session.trajectory, endpoint, name)
+        return await session.run(call.deliver(request, self._completions.forwarder, body))
+
     async def _list_models(self, request: web.Request) -> web.Response:
         self._session(request)
-        return web.json_response(model_list(self._model_names()))
+        return web.json_response(model_list(self._completions.models.listed()))
 
     async def _show_model(self, request: web.Request) -> web.Response:
         self._session(request)
         name = request.match_info["name"]
-        require_policy_model(name, self._completions.policy_models)
+        self._completions.models.endpoint(name)
         return web.json_response(model(name))
-
-    def _model_names(self) -> list[str]:
-        names = [name for name in self._completions.policy_models if "*" not in name]
-        return names or ["policy"]
 
     def _session(self, request: web.Request) -> Session:
         if (session := self._find_session(request.headers)) is not None:
@@ -164,12 +189,6 @@ def _is_connected(request: web.Request) -> bool:
     return request.transport is not None and not request.transport.is_closing()
 
 
-def _result(call: Call) -> Reply:
-    if call.reply.cancelled():
-        raise RequestRejected(410, "the trajectory has ended")
-    return call.reply.result()
-
-
 async def _end_with_error(
     request: web.Request,
     response: web.StreamResponse,
@@ -190,5 +209,9 @@ def _rejection_of(request: web.Request, error: web.HTTPException) -> RequestReje
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         message = f"the body has more than {MAX_BODY_BYTES >> 20} MiB"
         return RequestRejected(error.status, message)
-    message = f"{request.method} {request.path} is not supported; send {SUPPORTED}"
-    return RequestRejected(error.status, message, code="unsupported_endpoint")
+    return _unsupported(request, status=error.status)
+
+
+def _unsupported(request: web.Request, remedy: str = "", status: int = 404) -> RequestRejected:
+    message = f"{request.method} {request.path} is not supported; send {SUPPORTED}{remedy}"
+    return RequestRejected(status, message, code="unsupported_endpoint")

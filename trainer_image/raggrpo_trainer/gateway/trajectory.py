@@ -28,6 +28,8 @@ class TrajectoryCause(StrEnum):
     """A completion had no finite logprob for each token."""
     MAX_TURNS = "MaxTurns"
     CONTEXT_LENGTH = "ContextLength"
+    FORWARD_FAILED = "ForwardFailed"
+    """A call of a model that is not trained failed at its endpoint."""
     REQUEST_REJECTED = "RequestRejected"
     """The gateway rejected a request, which was malformed or for an endpoint it does not have."""
 
@@ -121,6 +123,8 @@ class Trajectory:
     """Number of occurrences of each event that the log reports, such as an ignored parameter."""
     affinity: int | None = None
     """Trajectories with equal numbers use the same engine."""
+    untrained_calls: Counter[str] = field(default_factory=Counter)
+    """Number of calls of each model that is not trained."""
     num_calls: int = 0
     """Number of requested completions, finished or not."""
     is_abandoned: bool = False
@@ -143,6 +147,11 @@ class Trajectory:
         """Count an event."""
         if text in self.notes or len(self.notes) < MAX_NOTES:
             self.notes[text] += 1
+
+    def count_untrained(self, model: str) -> None:
+        """Count a call of a model that is not trained."""
+        if model in self.untrained_calls or len(self.untrained_calls) < MAX_NOTES:
+            self.untrained_calls[model] += 1
 
     def seed(self, prompt_ids: tuple[int, ...]) -> int:
         """Return the seed of the next completion of a prompt.

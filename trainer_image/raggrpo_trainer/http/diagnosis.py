@@ -18,6 +18,16 @@ from .pool import HttpResponse
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses below 500 after which a retry may succeed."""
 
+DOWN_STATUSES: Final = frozenset({502, 503, 504})
+"""Statuses with which a load balancer reports that the service is down."""
+
+UNREACHABLE: Final = (
+    FailureCause.CONNECTION_REFUSED,
+    FailureCause.CONNECTION_LOST,
+    FailureCause.DNS_FAILURE,
+)
+"""Causes of calls without a response."""
+
 UNKNOWN_AUTHORITY_CODES: Final = frozenset({18, 19, 20, 21})
 """Results of OpenSSL's X509_verify_cert for certificates of unknown authorities."""
 CA_REMEDY: Final = (

@@ -65,19 +65,28 @@ class HttpPool:
         Raises ClientError, OSError, ResponseTooLarge, ValueError for an invalid header, or
         CallFailed if the file of `spec.caBundle` is invalid.
         """
-        for _ in range(2):  # lets the event loop detect connections closed by servers
-            await asyncio.sleep(0)
-        async with self._session.request(
-            method,
-            url,
-            data=content,
-            headers=headers,
-            proxy=proxy,
-            allow_redirects=False,
-        ) as response:
+        async with await self.open(method, url, content, headers, proxy) as response:
             body = await _read_bounded(response)
             headers_read = [response.headers.get(name, "") for name in RESPONSE_HEADERS]
             return HttpResponse(response.status, body, response.charset or "utf-8", *headers_read)
+
+    async def open(
+        self,
+        method: str,
+        url: str,
+        content: str | bytes | None,
+        headers: Mapping[str, str],
+        proxy: str | None,
+    ) -> ClientResponse:
+        """Send a request and return the response as soon as it starts; the caller must close it.
+
+        Raises the exceptions of `send`.
+        """
+        for _ in range(2):  # lets the event loop detect connections closed by servers
+            await asyncio.sleep(0)
+        return await self._session.request(
+            method, url, data=content, headers=headers, proxy=proxy, allow_redirects=False
+        )
 
     async def close(self) -> None:
         """Close all connections."""

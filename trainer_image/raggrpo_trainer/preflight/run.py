@@ -13,6 +13,7 @@ from raggrpo_api.trainer.config import TrainerConfig, schema_digest
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, Facts, PreflightResult
 
+from .agent.check import check_agent
 from .data import DataCheck, check_data
 from .embedding import EmbeddingCheck, check_embeddings, corpus_facts
 from .family import FamilyCheck, check_family
@@ -28,7 +29,7 @@ from .tokenizer import TokenizerCheck, check_tokenizer
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 80))
+EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 64))
 """Byte limits of evidence, (other checks, failed or warned checks); the first that fits is used."""
 _IMPORTANT = (CheckState.FAILED, CheckState.WARNED)
 ELLIPSIS = "…"
@@ -36,13 +37,15 @@ ELLIPSIS = "…"
 
 async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
     """Run all checks except RulesOnFacts, which the operator evaluates; return the result."""
-    (facts, findings), free, retrieval, rewards = await asyncio.gather(
+    (facts, findings), free, retrieval, rewards, agent = await asyncio.gather(
         asyncio.to_thread(_check_files, config, env),
         asyncio.to_thread(check_free, config),
         check_retrieval(config, env),
         check_rewards(config, env),
+        _agent(config, env),
     )
-    return result_of(facts, [*findings, free, retrieval, rewards, _gpu_memory(config)])
+    others = [free, retrieval, rewards, *agent, _gpu_memory(config)]
+    return result_of(facts, [*findings, *others])
 
 
 def result_of(facts: Facts, findings: Sequence[Finding]) -> PreflightResult:
@@ -159,6 +162,17 @@ def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
 def _unexpected(check: CheckId, error: Exception) -> Finding:
     reason = f"{type(error).__name__}: {error}"
     return finding_for(check, [f"unexpected file format ({reason}); fix the files"], "")
+
+
+async def _agent(config: TrainerConfig, env: Mapping[str, str]) -> list[Finding]:
+    """Return the finding of the job's application, if it has one."""
+    if (agent := config.rollout.agent) is None:
+        return []
+    try:
+        return [await check_agent(config, agent, env)]
+    except Exception as error:  # applications and tokenizers may cause errors of any type
+        log.exception("check AgentReady failed with an unexpected exception")
+        return [_unexpected(CheckId.AGENT_READY, error)]
 
 
 def _gpu_memory(config: TrainerConfig) -> Finding:

@@ -12,6 +12,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import CaBundle, Device, EnvVar, Toleration
 from raggrpo_api.status.sizing import PodRole, PodSizing
 from raggrpo_operator.core.lifecycle.actions import PodPlan
+from raggrpo_operator.core.spec.called_secrets import called_secrets
 
 from .cluster_settings import ClusterSettings
 from .metadata import Manifest, child_labels, child_metadata
@@ -174,12 +175,9 @@ def trainer_env(
     if for_driver:
         env |= {name: _plain(name, value) for name, value in ca_bundle_env(spec).items()}
     env |= {variable["name"]: variable for variable in job_variables(spec.env)}
-    headers = [header for each in spec.retrieval.endpoints for header in each.headers]
-    headers += [header for _, judge in spec.reward.judges for header in judge.headers]
-    for ref in (header.secret_key_ref for header in headers if for_driver):
-        if ref is not None:
-            name = names.secret_env(ref.name, ref.key)
-            env[name] = _from_secret(name, ref)
+    for _, ref in called_secrets(spec) if for_driver else ():
+        name = names.secret_env(ref.name, ref.key)
+        env[name] = _from_secret(name, ref)
     return list(env.values())
 
 

@@ -1,22 +1,29 @@
 """Rules on agents: where the application runs, and how its calls are assigned to samples."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from raggrpo_api import names
 from raggrpo_api.fields.json_values import placeholders
-from raggrpo_api.spec.agent import AgentSpec, AgentType, Identification
+from raggrpo_api.secrets.names import SECRET_QUERY_PATTERN
+from raggrpo_api.secrets.values import SECRET_VALUE_PATTERNS, has_known_secret
+from raggrpo_api.spec.agent import AgentSpec, AgentType, ForwardedModels, Identification
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.placeholders import GATEWAY_PLACEHOLDERS
 from raggrpo_api.spec.resources import EnvVar
 from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
-from .base.cel import is_filled, specified, value_or
+from .base.cel import is_filled, matches, specified, value_or
 from .base.rule_input import RuleInput
 from .base.spec_rule import spec_rule
 
 _TYPE = value_or("type", repr("Python"))
 _IDENTIFY = value_or("identify", repr("Slot"))
+_POLICY_MODELS = value_or("policyModels", "['*']")
+_NOT_A_BASE_URL: Final = "[?#]|/((chat/)?completions|embeddings)/*$"
 
 
 @spec_rule(
@@ -160,6 +167,57 @@ def processes_are_used(agent: AgentSpec) -> bool:
 def gateway_variables_are_not_set(variable: EnvVar) -> bool:
     """Reject variables that lead the application to the gateway."""
     return variable.name not in names.GATEWAY_ENV
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    field="forward",
+    reason=Reason.NAME_NOT_UNIQUE,
+    message="a model name is listed twice, in forward or in policyModels and forward",
+    values=lambda agent: ", ".join(_repeated_models(agent)),
+    remedy="list each name once; a name with * applies to the models that no longer name matches",
+    cel="!has(self.forward) || self.forward.all(f, f.models.all(m, f.models.exists_one(n, n == m) "
+    f"&& self.forward.exists_one(g, m in g.models) && !(m in {_POLICY_MODELS})))",
+)
+def model_names_are_unique(agent: AgentSpec) -> bool:
+    """Require that a name means either the policy or the models of one endpoint."""
+    return not _repeated_models(agent)
+
+
+@spec_rule(
+    "spec.rollout.agent.forward[]",
+    field="url",
+    reason=Reason.INVALID_URL,
+    message="the URL is not a base URL, to which the path of each call is added",
+    remedy="specify the URL up to /v1, without a query, such as http://judge:8000/v1",
+    cel=f"!{matches('self.url', _NOT_A_BASE_URL)}",
+)
+def forward_url_is_a_base_url(forwarded: ForwardedModels) -> bool:
+    """Reject URLs of a single endpoint, and queries, which clients would have to repeat."""
+    return re.search(_NOT_A_BASE_URL, forwarded.url) is None
+
+
+@spec_rule(
+    "spec.rollout.agent",
+    "spec.rollout.agent.forward[]",
+    field="url",
+    reason=Reason.SECRET_IN_PLAIN_TEXT,
+    message="the URL contains a value that looks like a secret",
+    remedy="remove the secret; specify the key of an endpoint in forward with apiKeySecret",
+    cel=tuple(
+        f"!has(self.url) || !{matches('self.url', pattern)}"
+        for pattern in (SECRET_QUERY_PATTERN, *SECRET_VALUE_PATTERNS)
+    ),
+)
+def agent_urls_contain_no_secret(service: AgentSpec | ForwardedModels) -> bool:
+    """Reject a secret in a known format in a URL."""
+    return not has_known_secret(service.url)
+
+
+def _repeated_models(agent: AgentSpec) -> list[str]:
+    """Return the names in `forward` that also have another meaning."""
+    names = Counter(name for each in agent.forward for name in each.models)
+    return [name for name, n in names.items() if n > 1 or name in agent.policy_models]
 
 
 def container_agent_has_command(inputs: RuleInput) -> Iterator[Violation]:

@@ -13,6 +13,7 @@ from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.resources import CaBundle, EnvVar, Volume
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction
+from raggrpo_operator.core.spec.called_secrets import called_secrets
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
@@ -129,7 +130,7 @@ def headers_are_not_reserved(header: Header) -> bool:
 def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
     """Reject Secret references that map to the same environment variable."""
     known: dict[str, SecretKeyRef] = {}
-    for path, ref in _references(inputs):
+    for path, ref in called_secrets(inputs.spec):
         other = known.setdefault(names.secret_env(ref.name, ref.key), ref)
         if other != ref:
             message = (
@@ -137,7 +138,7 @@ def secret_variables_are_unique(inputs: RuleInput) -> Iterator[Violation]:
                 "punctuation, so they map to the same environment variable"
             )
             remedy = "rename one of the Secrets or keys"
-            yield Violation(f"{path}.secretKeyRef", Reason.NAME_NOT_UNIQUE, message, remedy)
+            yield Violation(path, Reason.NAME_NOT_UNIQUE, message, remedy)
 
 
 @spec_rule(
@@ -303,11 +304,3 @@ def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any]]:
     for index, judge in inputs.spec.reward.judges:
         if not inputs.spec.reward.functions[index].not_secret:
             yield f"spec.reward.functions[{index}].judge.extraBody", judge.extra_body
-
-
-def _references(inputs: RuleInput) -> Iterator[tuple[str, SecretKeyRef]]:
-    """Yield (path, reference) for each Secret key that becomes an environment variable."""
-    for place in HEADERS:
-        for path, header in values_at(inputs.spec, place):
-            if header.secret_key_ref is not None:
-                yield path, header.secret_key_ref

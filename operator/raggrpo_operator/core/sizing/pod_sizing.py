@@ -41,6 +41,8 @@ SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
+AGENT_BYTES = GIB
+"""Memory of a process of an application, and of one that imports the parsers of vLLM."""
 STAGING_BYTES = 2 * GIB
 """Memory of the staging pod, whose clients buffer parts of several files."""
 PUSH_BYTES = 2 * GIB
@@ -134,6 +136,9 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
         ),
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
     ]
+    if spec.rollout.agent is not None and not spec.rollout.agent.is_service:
+        purpose = "the application and the parser of its tool calls"
+        memory.append(term("preflightMemory", "agent", AGENT_BYTES, purpose))
     amount = format_bytes(total(memory), memory_unit(spec))
     cpu = _capped_cpu(spec, SIDE_CPU)
     return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory

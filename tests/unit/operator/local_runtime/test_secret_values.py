@@ -19,12 +19,17 @@ def test_trainer_env_reads_secrets_from_variables() -> None:
 
 
 def test_missing_secrets_are_reported_with_variables() -> None:
-    spec = make_job({"env": ENV, "retrieval.endpoints": ENDPOINTS}).spec
+    key = {"name": "models", "key": "token"}
+    forward = [{"models": ["judge"], "url": "http://models/v1", "apiKeySecret": key}]
+    agent = {"python": "app:answer", "forward": forward}
+    spec = make_job({"env": ENV, "retrieval.endpoints": ENDPOINTS, "rollout.agent": agent}).spec
 
     assert missing_secrets(spec, {}) == [
         "spec.env WANDB_API_KEY refers to key key of Secret wandb: "
         "export RAGGRPO_SECRET_WANDB_KEY=...",
-        "header Authorization of endpoint kb refers to key token of Secret rag: "
+        "spec.rollout.agent.forward[0].apiKeySecret refers to key token of Secret models: "
+        "export RAGGRPO_SECRET_MODELS_TOKEN=...",
+        "spec.retrieval.endpoints[0].headers[0].secretKeyRef refers to key token of Secret rag: "
         "export RAGGRPO_SECRET_RAG_TOKEN=...",
     ]
 

@@ -405,8 +405,8 @@ def test_token_secret_name_depends_on_installation_key() -> None:
     assert not {name[-16:] for name in secret_names} & {job_token(b"key", UID)[:16]}
 
 
-def test_header_secrets_are_passed_to_driver_and_preflight_only() -> None:
-    ref = {"name": "rag", "key": "token"}
+def test_secrets_of_services_are_passed_to_driver_and_preflight_only() -> None:
+    ref, key = {"name": "rag", "key": "token"}, {"name": "models", "key": "token"}
     job = make_clustered_job(
         make_job(
             {
@@ -418,6 +418,10 @@ def test_header_secrets_are_passed_to_driver_and_preflight_only() -> None:
                         "headers": [{"name": "Authorization", "secretKeyRef": ref}],
                     }
                 ],
+                "rollout.agent": {
+                    "python": "app:answer",
+                    "forward": [{"models": ["j"], "url": "http://j/v1", "apiKeySecret": key}],
+                },
             }
         )
     )
@@ -430,7 +434,7 @@ def test_header_secrets_are_passed_to_driver_and_preflight_only() -> None:
         for template, _ in pods_with_sizing(job)
     }
 
-    both = {"WANDB_API_KEY", "RAGGRPO_SECRET_RAG_TOKEN"}
+    both = {"WANDB_API_KEY", "RAGGRPO_SECRET_RAG_TOKEN", "RAGGRPO_SECRET_MODELS_TOKEN"}
     assert secrets == {
         "head": both,
         "preflight": both,

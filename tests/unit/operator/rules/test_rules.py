@@ -1,5 +1,5 @@
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,14 @@ def with_agent_env(**values: Any) -> dict[str, Any]:
 
 def with_agent(values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {"rollout.agent": {**values, **changes}}
+
+
+def forward(
+    *models: list[str], url: str = "http://j/v1", secrets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    entries = [{"models": names, "url": url} for names in models]
+    keys = [{"apiKeySecret": {"name": name, "key": "key"}} for name in secrets] or [{}, {}]
+    return [entry | key for entry, key in zip(entries, keys, strict=False)]
 
 
 def in_mode(mode: str, *endpoints: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -1000,6 +1008,45 @@ ROWS: tuple[Row, ...] = (
         with_agent_env(value="http://db:1/") | {"egress": ["http://db:1"]},
         in_container(env=[{"name": "A", "value": "http://db:1/"}], egress=["http://db:1"]),
         severity=WARNING),
+    *(
+        Row(agent.model_names_are_unique, Reason.NAME_NOT_UNIQUE, "spec.rollout.agent.forward",
+            with_agent(AGENT, **rejected), with_agent(AGENT, **accepted))
+        for rejected, accepted in (
+            ({"forward": forward(["*"])}, {"forward": forward(["*"]), "policyModels": ["p"]}),
+            ({"forward": forward(["a", "b", "a"])}, {"forward": forward(["a", "b", "a*"])}),
+            ({"forward": forward(["a"], ["b", "a"])}, {"forward": forward(["a"], ["b"])}),
+            ({"forward": forward(["a"]), "policyModels": ["a"]},
+             {"forward": forward(["a"]), "policyModels": ["a*"]}),
+        )
+    ),
+    *(
+        Row(agent.forward_url_is_a_base_url, Reason.INVALID_URL,
+            "spec.rollout.agent.forward[0].url",
+            with_agent(AGENT, forward=forward(["a"], url=rejected)),
+            with_agent(AGENT, forward=forward(["a"], url=accepted)))
+        for rejected, accepted in (
+            ("http://j/v1/chat/completions", "http://j/v1/chat"),
+            ("http://j/v1/completions/", "http://j/completions/v1"),
+            ("http://j/v1/embeddings", "http://j/v1/"),
+            ("http://j/v1?api-version=1", "http://j"),
+        )
+    ),
+    *(
+        Row(agent.agent_urls_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT, field,
+            with_agent(**rejected), with_agent(**accepted))
+        for field, rejected, accepted in (
+            ("spec.rollout.agent.url",
+             {"values": SERVICE, "url": "http://app/?api_key=abcdefgh12345678"},
+             {"values": SERVICE, "url": "http://app/?tenant=acme"}),
+            ("spec.rollout.agent.forward[0].url",
+             {"values": AGENT, "forward": forward(["a"], url="http://j/v1;access_token=abcdefgh")},
+             {"values": AGENT, "forward": forward(["a"], url="http://j/v1")}),
+        )
+    ),
+    Row(names_and_secrets.secret_variables_are_unique, Reason.NAME_NOT_UNIQUE,
+        "spec.rollout.agent.forward[1].apiKeySecret",
+        with_agent(AGENT, forward=forward(["a"], ["b"], secrets=["j-1", "j.1"])),
+        with_agent(AGENT, forward=forward(["a"], ["b"], secrets=["j-1", "j-1"]))),
     *(
         Row(agent.request_identifies_calls, Reason.AGENT_IDENTIFICATION,
             "spec.rollout.agent.request", with_agent(rejected), with_agent(accepted))

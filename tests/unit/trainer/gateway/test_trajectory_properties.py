@@ -122,11 +122,9 @@ async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[Change], se
 def request_of(sent: list[Any], form: str, added: str, trajectory: Trajectory) -> CompletionOptions:
     if form == "plain text":  # continues the last completion, or starts a separate text
         start = trajectory.turns[-1].text if trajectory.turns else ""
-        body = json.dumps({"model": "m", "prompt": start + added}).encode()
-        return parse_request(CompletionRequest, body, ("*",))
+        return parse_request(CompletionRequest, {"model": "m", "prompt": start + added})
     tools = [] if form == "without tools" else TOOLS
-    body = json.dumps({"model": "m", "messages": sent, "tools": tools}).encode()
-    return parse_request(ChatRequest, body, ("*",))
+    return parse_request(ChatRequest, {"model": "m", "messages": sent, "tools": tools})
 
 
 def new_gateway(tokenizer: Any) -> tuple[Gateway, Talker]:
@@ -225,8 +223,8 @@ async def iterate(gateway: Gateway, trajectory: Trajectory, name: str, turns: li
     history: list[Any] = [{"role": "user", "content": name}]
     for number, change in enumerate(turns):
         sent = changed(history, change, random.Random(number))
-        body = json.dumps({"model": "m", "messages": sent, "tools": TOOLS}).encode()
-        request = parse_request(ChatRequest, body, ("*",))
+        body = {"model": "m", "messages": sent, "tools": TOOLS}
+        request = parse_request(ChatRequest, body)
         reply = await gateway.complete(Session(trajectory), request)
         history = [*sent, dict(reply.turn.message), {"role": "user", "content": f"more {number}"}]
         yield

@@ -82,6 +82,7 @@ def test_valid_job_passes_all_checks_and_yields_facts(tmp_path: Path) -> None:
         CheckId.RULES_ON_FACTS,
         CheckId.START_CHECKPOINT,
         CheckId.LORA_TARGETS,
+        CheckId.AGENT_READY,
     }
     assert [c for c in result.checks if c.state is FAILED] == []
     assert (result.exit_code, result.truncated) == (0, False)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from raggrpo_api.fields.json_values import render_template
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.spec.agent import AgentFailurePolicy
 from raggrpo_api.spec.retrieval import FailurePolicy, RetrievalMode
@@ -33,6 +32,7 @@ from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sample, Sampling, m
 from raggrpo_trainer.rollout.scoring import record_score, reward_sample
 from raggrpo_trainer.sample_failures import SampleFailed
 
+from .agent_request import agent_request
 from .agent_result import AgentResult, parse_result
 from .run_failure import is_of_policy, run_failure
 from .runner import SOURCE, AgentRunner, AgentSlot, AgentUnavailable
@@ -160,7 +160,9 @@ class AgentCollector:
             async with self._runner.slot() as slot:
                 trajectory = self._open(batch, sample, slot)
                 try:
-                    value = await self._value(self._request(batch.step, sample, slot), slot)
+                    message_id = f"{batch.step}-{sample.name}"
+                    request = agent_request(self._agent, sample.prompt, message_id, slot)
+                    value = await self._value(request, slot)
                 finally:
                     await self._gateway.close(slot.key)
             result = parse_result(value, self._agent)
@@ -190,19 +192,6 @@ class AgentCollector:
     def _run_seconds(self) -> float:
         """Return the time that counts toward timeouts of runs."""
         return self._clock() - self._replacing.seconds
-
-    def _request(self, step: int, sample: Sample, slot: AgentSlot) -> Any:
-        prompt = sample.prompt
-        values = {
-            **prompt.columns,
-            "question": prompt.query,
-            "prompt": prompt.text,
-            "context": prompt.context,
-            "message_id": f"{step}-{sample.name}",
-            "baseUrl": slot.base_url,
-            "apiKey": slot.key,
-        }
-        return render_template(self._agent.request, values)
 
     def _record_failure(self, batch: Batch, sample: Sample, failure: SampleFailed) -> None:
         sample.failure = str(failure)

@@ -4,13 +4,14 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import aiohttp
 
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
+from raggrpo_trainer.http.diagnosis import DOWN_STATUSES, UNREACHABLE
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request
 from raggrpo_trainer.http.pool import HttpPool, proxy_for
 from raggrpo_trainer.http.service_gate import OutageListener, ServiceGate
@@ -21,13 +22,6 @@ MAX_CONCURRENCY = 64
 MAX_SECONDS = 86_400.0
 """Timeout of a request; the collector has the job's, on a clock that pauses."""
 PROBE_SECONDS = 10.0
-_UNREACHABLE: Final = (
-    FailureCause.CONNECTION_REFUSED,
-    FailureCause.CONNECTION_LOST,
-    FailureCause.DNS_FAILURE,
-)
-_DOWN: Final = (502, 503, 504)
-"""Statuses with which a load balancer reports that the service is down."""
 
 
 class HttpAgent:
@@ -42,7 +36,7 @@ class HttpAgent:
         self._tasks = BackgroundTasks()
         self._slots = asyncio.Semaphore(MAX_CONCURRENCY)
         name = f"{SOURCE} {display_url(url)}"
-        self._gate = ServiceGate(name, self._probe, outages, self._tasks)
+        self._gate = ServiceGate(name, self.is_up, outages, self._tasks)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator["_HttpSlot"]:
@@ -77,13 +71,14 @@ class HttpAgent:
             cause = FailureCause.RAISED if has_status else failure.cause
             raise CallFailed(cause, failure.detail, transient=is_down) from failure
 
-    async def _probe(self) -> bool:
+    async def is_up(self) -> bool:
+        """Return whether the application responds to requests."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 response = await self._http.send("GET", self._url, None, {}, proxy_for(self._url))
         except (aiohttp.ClientError, OSError):
             return False
-        return response.status not in _DOWN
+        return response.status not in DOWN_STATUSES
 
 
 class _HttpSlot:
@@ -101,5 +96,5 @@ class _HttpSlot:
 
 def _is_down(failure: CallFailed) -> bool:
     if failure.cause is FailureCause.HTTP_STATUS:
-        return failure.detail.startswith(tuple(map(str, _DOWN)))
-    return failure.cause in _UNREACHABLE
+        return failure.detail.startswith(tuple(map(str, DOWN_STATUSES)))
+    return failure.cause in UNREACHABLE

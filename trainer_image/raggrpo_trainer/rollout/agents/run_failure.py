@@ -20,6 +20,7 @@ _OF_POLICY = frozenset(
         FailureCause.REQUEST_REJECTED,
     }
 )
+SHOWN_MODELS = 4
 
 
 def is_of_policy(cause: FailureCause) -> bool:
@@ -48,6 +49,9 @@ def run_failure(trajectory: Trajectory, error: CallFailed | None) -> SampleFaile
         return SampleFailed(SOURCE, error.cause, error.detail)
     if not trajectory.turns:
         detail = "the application returned a result without calling the model at OPENAI_BASE_URL"
+        if trajectory.untrained_calls:
+            names = ", ".join(list(trajectory.untrained_calls)[:SHOWN_MODELS])
+            detail = f"the application only called models that are not trained: {names}"
         return SampleFailed(SOURCE, FailureCause.NO_MODEL_CALL, detail)
     return None
 

@@ -55,6 +55,7 @@ def _record(batch: Batch, sample: Sample, trajectory: Trajectory) -> dict[str, A
         "parts": sample.parts,
         "failure": sample.failure,
         "notes": dict(trajectory.notes),
+        "untrainedCalls": dict(trajectory.untrained_calls),
         "rows": len(trajectory.rows()),
         "calls": [_call(turn) for turn in trajectory.turns],
     }

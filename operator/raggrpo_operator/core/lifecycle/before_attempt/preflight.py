@@ -42,8 +42,8 @@ GPU_MEMORY_REASONS = frozenset(
     }
 )
 """Reasons of the violations that the GpuMemory check reports."""
-SERVICE_CHECKS = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE})
-"""Checks that may fail because a retrieval endpoint or a judge is down."""
+SERVICE_CHECKS = frozenset({CheckId.RETRIEVAL_REACHABLE, CheckId.REWARD_CODE, CheckId.AGENT_READY})
+"""Checks that may fail because a retrieval endpoint, a judge or an application is down."""
 OUTAGE_RETRY_SECONDS = 30.0
 """Seconds between preflight retries during an outage; each retry starts a pod."""
 OBSERVATION_LAG_SECONDS = 10.0

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from venv import EnvBuilder
@@ -17,7 +18,10 @@ from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.engines.replacing import Replacing
 from raggrpo_trainer.errors import TrainerError
+from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
+from raggrpo_trainer.gateway.model_names import Endpoint
+from raggrpo_trainer.gateway.tool_parsing import ParsedReply, SampledReply
 from raggrpo_trainer.rewards.rewards import Rewards
 from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
 from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
@@ -46,7 +50,7 @@ def claimed(name):
     return True
 
 def ask(*messages, seconds=60, **more):
-    body = {"model": "any", "messages": list(messages), **more}
+    body = {"model": "policy", "messages": list(messages), **more}
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
@@ -60,6 +64,11 @@ def user(text):
 
 def answer(question):
     first = ask(user(question))
+    if question == "malformed":
+        ask(user("x"), tools=[{"type": "function", "function": {"name": "f"}}])
+        raise KeyError("tool_calls")
+    if question == "forwarded":
+        ask(user(question), model="judge")
     if question == "raise":
         raise ValueError("no luck")
     if question == "exit":
@@ -123,6 +132,13 @@ def right_or_wrong(request: GenerationRequest) -> Generation:
     return generation((*ids_of(tokenizer, word), tokenizer.eos_token_id))
 
 
+class UnreadableCalls:
+    """A parser that reads no call, as of a model that writes malformed ones."""
+
+    async def parse(self, reply: SampledReply) -> ParsedReply:
+        return ParsedReply(reply.text, problem="JSONDecodeError" if reply.tools else "")
+
+
 @asynccontextmanager
 async def make_collector(
     folder: Path,
@@ -136,7 +152,8 @@ async def make_collector(
     config = make_config(folder, {"rollout.agent": defaults | agent} | changes)
     tokenizer = byte_tokenizer()
     options = GatewayOptions(4096, 64, 8, stop_token_ids=(tokenizer.eos_token_id,))
-    gateway = Gateway(options, tokenizer, engine.submit)
+    forwarder = Forwarder([Endpoint(("judge",), "http://127.0.0.1:9/v1")])
+    gateway = Gateway(options, tokenizer, engine.submit, UnreadableCalls(), forwarder)
     target, processes = agent.get("python", defaults["python"]), agent.get("processes", 4)
     runner = PythonAgent(
         *(target, await gateway.start("127.0.0.1"), processes, str(folder)),
@@ -238,6 +255,9 @@ FAILURES = {
     "no field": "agent: WrongType: the result cannot be used: it has other fields",
     "wrong field": "agent: WrongType: the result cannot be used: it has other fields",
     "not UTF-8": "agent: WrongType: the result cannot be used: 'utf-8' codec",
+    "malformed": "agent: MalformedToolCall: not parsed: JSONDecodeError; then the application "
+    "failed: Raised: KeyError: 'tool_calls'",
+    "forwarded": "agent: ForwardFailed: model judge at http://127.0.0.1:9/v1",
 }
 
 
@@ -326,6 +346,17 @@ async def test_client_that_disconnects_without_replacement_fails_its_run(tmp_pat
         engine.held = asyncio.Event()
         [sample] = (await collected).samples
     assert sample.failure.startswith("agent: Raised: TimeoutError")
+
+
+async def test_completion_without_logprobs_is_never_trained(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda request: replace(right_or_wrong(request), logprobs=()))
+    async with make_collector(tmp_path, engine, {}) as collector:
+        batch = await collector.prepare(1, make_prompts("q0"), Sampling(2, 1.0, 1.0))
+        rollouts = await collector.collect(batch)
+
+    assert {each.failure.split(":")[1] for each in rollouts.samples} == {" MissingLogprobs"}
+    assert [each.reward for each in rollouts.samples] == [None, None]
+    assert collector.groups(rollouts) == []
 
 
 async def test_agent_without_model_call_fails(tmp_path: Path) -> None:
