@@ -130,7 +130,7 @@ def make_input(folder: Path) -> Path:
 class Run:
     """A job folder and the `raggrpo run` processes that work on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, make_input: Callable[[Path], Path] = make_input) -> None:
         folder.mkdir(parents=True)
         self._folder, self.dir, self.job = folder, folder / "job", make_input(folder)
         self._started = time.monotonic()

@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from raggrpo_api.spec.reward import PythonSignature
@@ -80,7 +81,8 @@ def main() -> None:
     timeout_seconds = float(sys.argv[3])
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))  # preflight limits chat templates
-    with os.fdopen(os.dup(1), "w", buffering=1) as replies:
+    # After the driver has exited, a traceback in its log would look like its own error.
+    with suppress(BrokenPipeError), os.fdopen(os.dup(1), "w", buffering=1) as replies:
         os.dup2(2, 1)  # output of the function goes to the log
         # SIGALRM terminates the process even if it is stuck in native code.
         signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from raggrpo_trainer.user_code import ImportFailed, describe_exception, import_function
@@ -58,7 +59,8 @@ async def _result_of(awaitable: Any) -> Any:
 
 def main() -> None:
     """Serve requests from standard input until it closes."""
-    with os.fdopen(os.dup(1), "w", buffering=1) as outcomes:
+    # After the driver has exited, a traceback in its log would look like its own error.
+    with suppress(BrokenPipeError), os.fdopen(os.dup(1), "w", buffering=1) as outcomes:
         os.dup2(2, 1)  # output of the application goes to the log
         try:
             agent = load_agent(sys.argv[1])

@@ -1,6 +1,9 @@
 """Runs of OpenAI's client that are disturbed: results are those of undisturbed runs."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,3 +115,35 @@ async def test_disturbed_runs_have_the_tokens_of_undisturbed_ones(
         runs.order("old keys")
         assert await runs.collect() == undisturbed
         assert (runs.orders / "statuses").read_text().split() == ["401"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        ["raggrpo_trainer.rollout.agents.worker", "app:answer"],
+        ["raggrpo_trainer.rewards.worker", "app:answer", "Native", "60"],
+    ],
+    ids=["agent", "reward"],
+)
+def test_process_whose_driver_has_exited_writes_no_traceback(
+    tmp_path: Path, module: list[str]
+) -> None:
+    code = "import time\ndef answer(*_, **__):\n    time.sleep(0.5)\n    return 1.0\n"
+    (tmp_path / "app.py").write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdin.write(b"null\n{}\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    process.wait()
