@@ -28,9 +28,10 @@ def import_function(kind: str, target: str, max_characters: int) -> Callable[...
 
 
 def describe_exception(error: BaseException, max_characters: int) -> str:
-    """Return the type and message of a user's exception."""
+    """Return the type and message of a user's exception, with `?` for lone surrogates."""
     try:
         text = str(error)
     except Exception:  # a user's exception may fail to describe itself
         text = "its message cannot be shown"
-    return f"{type(error).__name__}: {text}"[:max_characters]
+    description = f"{type(error).__name__}: {text}"[:max_characters]
+    return description.encode(errors="replace").decode()

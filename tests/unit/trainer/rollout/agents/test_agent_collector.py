@@ -71,6 +71,8 @@ def answer(question):
         ask(user(question), model="judge")
     if question == "raise":
         raise ValueError("no luck")
+    if question == "raise odd":
+        raise ValueError("no file " + chr(0xDCFF))
     if question == "exit":
         os._exit(3)
     if question == "killed":
@@ -242,6 +244,7 @@ async def test_validation_samples_greedily(tmp_path: Path) -> None:
 
 FAILURES = {
     "raise": "agent: Raised: ValueError: no luck",
+    "raise odd": "agent: Raised: ValueError: no file ?",
     "exit": "agent: Exited: exited with code 3",
     "killed": "agent: Exited: was killed by signal 9 (Killed)",
     "hang": "agent: Timeout: no result within 2 s",
