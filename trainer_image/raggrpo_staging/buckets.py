@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -24,10 +24,10 @@ from .failures import (
     unexpected_failure,
 )
 from .remote import Checksum, Remote, RemoteFile, Snapshot
-from .selection import role_files, single_file
+from .selection import require_few, role_files, single_file
 
 MAX_LISTING_SECONDS = 120
-"""Time to list a folder; one with more objects than a source may have takes longer."""
+"""Time to list a folder, of which a store may send any number of empty pages."""
 _MD5 = re.compile("[0-9a-f]{32}")
 _NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError")
 
@@ -94,14 +94,23 @@ class BucketRemote(Remote):
 def open_bucket(source: BucketSource) -> Any:
     """Return a file system without cached connections; without credentials, it is anonymous."""
     if source.scheme is Scheme.GS:
-        return _open_gcs()
-    import s3fs
+        return _open_gcs(source)
+    from s3fs import S3FileSystem
 
     from .bucket_bodies import LimitedS3Session
 
+    class S3(S3FileSystem):  # type: ignore[misc]
+        """With a limit on the objects of a folder, all of which s3fs retains."""
+
+        async def _iterdir(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+            listed = 0
+            async for each in super()._iterdir(*arguments, **options):
+                require_few(listed := listed + 1, source)
+                yield each
+
     with translated(source):
         is_anonymous = not _has_aws_credentials()
-    return s3fs.S3FileSystem(
+    return S3(
         anon=is_anonymous,
         config_kwargs={"http_session_cls": LimitedS3Session},
         skip_instance_cache=True,
@@ -109,16 +118,27 @@ def open_bucket(source: BucketSource) -> Any:
     )
 
 
-def _open_gcs() -> Any:
+def _open_gcs(source: BucketSource) -> Any:
     """Return the client for HTTP; that for gRPC reads neither proxies nor authorities."""
     from gcsfs.core import GCSFileSystem
 
     from .bucket_bodies import LimitedResponse
 
     class Gcs(GCSFileSystem):  # type: ignore[misc]
-        """Without the retries of gcsfs, because the caller repeats the request."""
+        """Without the retries of gcsfs, because the caller repeats the request.
+
+        With a limit on the objects of a folder, all of which gcsfs retains.
+        """
 
         _request = inspect.unwrap(GCSFileSystem._request)
+        _listed = 0
+
+        async def _call_list_objects(self, *arguments: Any, **options: Any) -> Any:
+            page = await super()._call_list_objects(*arguments, **options)
+            before = self._listed if options.get("pageToken") else 0
+            self._listed = before + len(page.get("items", ()))
+            require_few(self._listed, source)
+            return page
 
     return Gcs(
         token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None,

@@ -40,15 +40,13 @@ from .hub_client import use_limited_client
 from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
-from .selection import hub_files
+from .selection import MAX_ENTRIES, hub_files, require_few
 
 use_limited_client()
 CHUNK_BYTES = 2**20
 CARD = "README.md"
 MAX_CARD_BYTES = 2**20
 """A larger card is not read; file names then select the files of a split."""
-MAX_ENTRIES = 100_000
-"""Files and folders of a repository."""
 
 
 class HubRemote(Remote):
@@ -115,12 +113,7 @@ class HubRemote(Remote):
             repo_type=self._type,
         )
         listed = list(islice(tree, MAX_ENTRIES + 1))
-        if len(listed) > MAX_ENTRIES:
-            raise StagingFailed(
-                StagingReason.UNSUITABLE_CONTENT,
-                f"{source} has more than {MAX_ENTRIES:,} files and folders; specify one of its "
-                "folders",
-            )
+        require_few(len(listed), source)
         return [each for each in listed if isinstance(each, RepoFile)]
 
     def _card(self, listed: Mapping[str, RepoFile]) -> str:

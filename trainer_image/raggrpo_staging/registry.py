@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ MAX_MEMBERS = 200_000
 """Files and folders in a layer."""
 MAX_MEMBER_HEADER = 2**20
 """Bytes of a long name or of other attributes of a file in a layer."""
+CHUNK_BYTES = 2**20
 _DESCRIPTIONS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -101,11 +103,20 @@ class ImageRemote(Remote):
                             f"a layer has more than {MAX_MEMBERS:,} files or {limit:,} bytes"
                         )
                     self._extract_member(archive, member, folder)
-        except (tarfile.TarError, EOFError, zlib.error, *UNEXPECTED) as error:
+                self._read_rest(archive, limit)
+        except (tarfile.TarError, BadGzipFile, EOFError, zlib.error, *UNEXPECTED) as error:
             raise self._unsuitable(
                 f"a layer is not a tar or tar.gz archive ({detail(error)})"
             ) from error
         return extracted
+
+    def _read_rest(self, archive: tarfile.TarFile, limit: int) -> None:
+        """Read a layer to its end, where gzip has the checksum of the content."""
+        content = archive.fileobj
+        assert content is not None
+        while content.read(CHUNK_BYTES):
+            if content.tell() > limit:
+                raise self._unsuitable(f"a layer has more than {limit:,} bytes")
 
     def _extract_member(
         self, archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path
@@ -125,7 +136,7 @@ class ImageRemote(Remote):
             raise self._unsuitable(f"/{MODELS}{path} is a link or a special file")
         target.parent.mkdir(parents=True, exist_ok=True)
         with content, target.open("wb") as file:
-            shutil.copyfileobj(content, file, 2**20)
+            shutil.copyfileobj(content, file, CHUNK_BYTES)
 
     def _remove(self, marker: Path) -> None:
         """Remove the file or folder that a whiteout file of a layer names, or all next to it."""
@@ -183,8 +194,11 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return a header. Raises TarError if its size is not valid."""
-        header = super().frombuf(buf, encoding, errors)
+        """Return a header. Raises ReadError if it is damaged, which tarfile takes for the end."""
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from error
         if header.size > MAX_MEMBER_HEADER and header.type in _DESCRIPTIONS:
             raise tarfile.ReadError("the attributes of a file are too long")
         if header.size < 0:

@@ -22,10 +22,21 @@ _MODEL_FOLDERS = ("", "additional_chat_templates", "1_Pooling")
 _UNUSED_WEIGHTS = re.compile(r"consolidated[.\-].*safetensors")
 """Copies of the weights in the format of another library."""
 MAX_LISTED = 8
+MAX_ENTRIES = 100_000
+"""Files and folders that a listing of a source may have."""
 MAX_HEADER = 2**18
 """Characters of the YAML in a card; without it, file names select the files of a split."""
 MAX_COMPARISONS = 2_000_000
 """Comparisons of files with patterns of a split."""
+
+
+def require_few(count: int, source: Source) -> None:
+    """Raise StagingFailed if a source has more than MAX_ENTRIES files and folders."""
+    if count > MAX_ENTRIES:
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{source} has more than {MAX_ENTRIES:,} files and folders; specify one of its folders",
+        )
 
 
 def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[str]:

@@ -1,5 +1,7 @@
 """An object store that sends endless responses."""
 
+import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from raggrpo_api.fields.source import BucketSource, Scheme
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
+from raggrpo_staging import buckets, selection
 from raggrpo_staging.bodies import MAX_BODY_BYTES
 from raggrpo_staging.buckets import BucketRemote
 from raggrpo_staging.failures import StagingFailed
@@ -97,3 +100,39 @@ def send(store: HubServer, answer: Callable[[HubHandler], None]) -> None:
 
 def open_remote(scheme: Scheme) -> BucketRemote:
     return BucketRemote(BucketSource(scheme, "bucket", "model"), SourceRole.MODEL)
+
+
+def gcs_page(names: list[str]) -> bytes:
+    items = [{"name": name, "bucket": "bucket", "size": "1"} for name in names]
+    page = {"kind": "storage#objects", "items": items, "nextPageToken": "more"}
+    return json.dumps(page).encode()
+
+
+def s3_page(names: list[str]) -> bytes:
+    contents = "".join(f"<Contents><Key>{name}</Key><Size>1</Size></Contents>" for name in names)
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+    return f"<ListBucketResult>{more}{contents}</ListBucketResult>".encode()
+
+
+@pytest.mark.parametrize(("scheme", "page"), [(Scheme.S3, s3_page), (Scheme.GS, gcs_page)])
+def test_number_of_objects_is_limited(
+    store: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme,
+    page: Callable[[list[str]], bytes],
+) -> None:
+    listed = itertools.count()
+
+    def answer(handler: HubHandler) -> bool:
+        is_listing = "prefix=" in handler.path
+        names = [f"model/{next(listed)}.json" for _ in range(10)]
+        handler.answer(*(200, {}, {}, page(names)) if is_listing else (404, {}))
+        return True
+
+    store.faults.insert(0, answer)
+    monkeypatch.setattr(selection, "MAX_ENTRIES", 45)
+    monkeypatch.setattr(buckets, "MAX_LISTING_SECONDS", 10)
+    with pytest.raises(StagingFailed, match="model has more than 45 files and") as raised:
+        open_remote(scheme).snapshot("")
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert next(listed) < 100

@@ -10,7 +10,7 @@ from huggingface_hub import close_session, constants, get_session
 from raggrpo_api.fields.source import HubSource
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 from raggrpo_staging import hub as hub_module
-from raggrpo_staging import hub_client
+from raggrpo_staging import hub_client, selection
 from raggrpo_staging.bodies import MAX_BODY_BYTES
 from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.hub import HubRemote
@@ -161,14 +161,16 @@ def test_endless_listing_is_limited(hub: HubServer) -> None:
 
 
 def test_number_of_files_is_limited(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "MAX_ENTRIES", 2)
+    for module in (hub_module, selection):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     files = [FILE | {"path": f"{number}.txt"} for number in range(3)]
     send(hub, TREE, lambda handler: handler.answer(200, files))
     assert "more than 2 files" in str(failure())
 
 
 def test_folders_are_counted_as_files(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "MAX_ENTRIES", 2)
+    for module in (hub_module, selection):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     folders = [{"type": "directory", "path": f"{number}", "oid": SHA} for number in range(2)]
     send(hub, TREE, lambda handler: handler.answer(200, [FILE, *folders]))
     assert "more than 2 files" in str(failure())

@@ -167,6 +167,65 @@ def test_damaged_layer_is_reported(tmp_path: Path, content: bytes) -> None:
     assert raised.value.reason in (StagingReason.UNSUITABLE_CONTENT, StagingReason.NOT_FOUND)
 
 
+def wrong_checksum() -> bytes:
+    content = bytearray(layer())
+    content[-8] ^= 1
+    return bytes(content)
+
+
+def damaged_header(*, after: bool, is_cut: bool = False) -> bytes:
+    """Return a layer with a damaged header before or after the model's file."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        names = ["models/model.safetensors", "other/a"]
+        for name in names if after else names[::-1]:
+            add(archive, name, 512)
+    data = content.getvalue()
+    start = 2 * 512  # of the second file
+    return gzip.compress(data[: start + 100] if is_cut else data[:start] + b"x" + data[start + 1 :])
+
+
+DAMAGED = {
+    "checksum": wrong_checksum(),
+    "without checksum": layer()[:-8],
+    "header after the model": damaged_header(after=True),
+    "header of the model": damaged_header(after=False),
+    "cut in a header": damaged_header(after=True, is_cut=True),
+    "other data after gzip": layer() + b"other",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_after_the_files_of_the_model_is_reported(tmp_path: Path, name: str) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    (archives / "0000").write_bytes(DAMAGED[name])
+    with pytest.raises(StagingFailed, match=r"a layer is not a tar or tar.gz archive"):
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+
+
+def test_zeros_after_the_end_of_a_layer_are_limited(tmp_path: Path) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    rest = gzip.compress(bytes(MIN_EXPANDED_BYTES), 1)
+    (archives / "0000").write_bytes(layer() + rest)
+    with pytest.raises(StagingFailed, match="more than"):
+        ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)
+
+
+@pytest.mark.parametrize("name", ["whole", "without end", "padded"])
+def test_intact_layer_is_extracted(tmp_path: Path, name: str) -> None:
+    archives, folder = tmp_path / "archives", tmp_path / "model"
+    archives.mkdir()
+    data = gzip.decompress(layer())
+    end = 512 + -(-100_000 // 512) * 512
+    contents = {"whole": data, "without end": data[:end], "padded": data + bytes(20_000)}
+    (archives / "0000").write_bytes(gzip.compress(contents[name]))
+    assert list(ImageRemote(SOURCE, SourceRole.MODEL).unpack(archives, folder)) == [
+        "model.safetensors"
+    ]
+
+
 def test_layer_in_other_compression_format_is_reported(tmp_path: Path) -> None:
     archives, folder = tmp_path / "archives", tmp_path / "model"
     archives.mkdir()
