@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from raggrpo_api.foreign_files import read_json, remove_folder
+from raggrpo_api.foreign_files import UnsuitableFile, read_json, remove_folder
 
 COMPLETE = "COMPLETE"
 MAX_MARKER_BYTES = 2**20
@@ -25,6 +25,9 @@ def get_or_build(root: Path, key: str, build: Build) -> Path:
     """Return the complete folder `root/key`; build it if necessary. Raises OSError."""
     target = root / key
     workspace = root / f"{key}.building"
+    for folder in (target, workspace):
+        if folder.is_symlink():
+            raise UnsuitableFile(f"{folder.name} is a link, which is not followed; remove it")
     if is_complete(target):
         return target
     partial = workspace / "parts"

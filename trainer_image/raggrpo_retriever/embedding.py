@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 
 from .corpus import CorpusError
+from .tokenizer_process import load_tokenizer
 
 transformers_logging.disable_progress_bar()  # progress bars are unreadable in logs
+transformers_logging.set_verbosity_error()  # reports have escapes; their problems are checked here
 
 MAX_BATCH_TOKENS = 4096
 """Maximum size of a forward pass: number of texts × tokens of the longest text."""
@@ -165,9 +167,6 @@ def _load(path: Path) -> tuple[Any, Any]:
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         require_own_weights(path)
-    except UnsafeModel as error:
-        raise CorpusError(str(error)) from error
-    try:
         config = AutoConfig.from_pretrained(path, **local)
         if config.is_encoder_decoder:
             raise CorpusError(
@@ -178,9 +177,11 @@ def _load(path: Path) -> tuple[Any, Any]:
         model, loaded = AutoModel.from_pretrained(
             path, config=config, dtype=torch.float32, output_loading_info=True, **local
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, **local)
+        tokenizer = load_tokenizer(path)
     except CorpusError:
         raise
+    except UnsafeModel as error:
+        raise CorpusError(str(error)) from error
     except BaseException as error:  # transformers raises any type; a panic is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise

@@ -14,6 +14,8 @@ import numpy as np
 
 from raggrpo_api.foreign_files import open_regular, require_own_file
 
+from .index_check import has_finite_vectors, is_connected
+
 HNSW_M = 32
 """M of HNSW: maximum number of links of a passage per layer; twice M on the lowest layer."""
 EF_CONSTRUCTION = 200
@@ -53,7 +55,7 @@ class VectorIndex:
     def read(cls, folder: Path, count: int, dimension: int, *, exact: bool) -> "VectorIndex":
         """Read an index of `count` vectors written by `write`. Raises RuntimeError or OSError.
 
-        faiss allocates what a file specifies, and opens further files that it names.
+        faiss allocates what a file specifies, opens further files that it names, and follows links.
         """
         file = folder / FILE
         require_own_file(file)
@@ -67,6 +69,10 @@ class VectorIndex:
         flat = index if exact else faiss.downcast_index(index.storage)
         if type(flat) is not faiss.IndexFlatIP or (flat.ntotal, flat.d) != (count, dimension):
             raise RuntimeError(f"{file} is not an index of this corpus")
+        if not has_finite_vectors(flat) or not (exact or is_connected(index, HNSW_M)):
+            raise RuntimeError(f"{file} is damaged")
+        if not exact:
+            index.hnsw.efSearch = EF_SEARCH  # a search allocates what the file specifies
         return cls(index)
 
     def write(self, folder: Path) -> None:

@@ -43,6 +43,17 @@ def test_failed_build_does_not_leave_complete_folder(tmp_path: Path) -> None:
     ).read_text() == "saved by the first build"
 
 
+@pytest.mark.parametrize("name", ["key", "key.building"])
+def test_links_in_index_folder_are_not_followed(tmp_path: Path, name: str) -> None:
+    root, outside = tmp_path / "indexes", tmp_path / "outside"
+    for each in (root, outside):
+        each.mkdir()
+    (root / name).symlink_to(outside)
+    with pytest.raises(OSError, match=f"{name} is a link, which is not followed"):
+        get_or_build(root, "key", make_builder())
+    assert not list(outside.iterdir())
+
+
 @pytest.mark.parametrize(
     "damage", ["marker", "missing", "short", "foreign", "deep", "elsewhere", "pipe", "link"]
 )

@@ -431,6 +431,62 @@ def test_own_index_is_read(tmp_path: Path, *, exact: bool) -> None:
     assert index.search(VECTORS, 1)[1].tolist() == [[0], [1], [2]]
 
 
+def nan(index: faiss.Index) -> None:
+    vectors = index if isinstance(index, faiss.IndexFlat) else faiss.downcast_index(index.storage)
+    faiss.rev_swig_ptr(vectors.get_xb(), vectors.ntotal * vectors.d)[5] = np.nan
+
+
+def link_to_nothing(index: faiss.Index) -> None:
+    faiss.rev_swig_ptr(index.hnsw.neighbors.data(), 1)[0] = 10**6
+
+
+def link_to_lower_layer(index: faiss.Index) -> None:
+    levels = faiss.vector_to_array(index.hnsw.levels)
+    high, low = levels.argmax(), levels.argmin()
+    first = int(faiss.vector_to_array(index.hnsw.offsets)[high])
+    links = faiss.rev_swig_ptr(index.hnsw.neighbors.data(), index.hnsw.neighbors.size())
+    links[first + index.hnsw.cum_nb_neighbors(1)] = low
+
+
+def entry_of_lower_layer(index: faiss.Index) -> None:
+    index.hnsw.entry_point = int(faiss.vector_to_array(index.hnsw.levels).argmin())
+
+
+def no_entry(index: faiss.Index) -> None:
+    index.hnsw.entry_point = -1
+
+
+def other_layers(index: faiss.Index) -> None:
+    index.hnsw.max_level = 0
+
+
+DAMAGES = [
+    *[nan, link_to_nothing, link_to_lower_layer],
+    *[entry_of_lower_layer, no_entry, other_layers],
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "exact"), [(nan, True), *((damage, False) for damage in DAMAGES)]
+)
+def test_damaged_index_is_rejected_before_queries(
+    tmp_path: Path, damage: Callable[[faiss.Index], None], *, exact: bool
+) -> None:
+    index = flat(4, 3) if exact else hnsw(4, 300)
+    damage(index)
+    faiss.write_index(index, str(tmp_path / FILE))
+    with pytest.raises(RuntimeError, match=r"damaged|out of range"):
+        VectorIndex.read(tmp_path, index.ntotal, 4, exact=exact)
+
+
+def test_depth_of_search_is_not_read(tmp_path: Path) -> None:
+    index = hnsw(4, 300)
+    index.hnsw.efSearch = 2**31 - 1  # a search would allocate 16 GiB
+    faiss.write_index(index, str(tmp_path / FILE))
+    positions = VectorIndex.read(tmp_path, 300, 4, exact=False).search(VECTORS, 2)[1]
+    assert positions.shape == (3, 2)
+
+
 def test_damaged_index_is_reported_with_remedy(tmp_path: Path, model: Path) -> None:
     retriever = make_retriever(tmp_path, model, ["w1", "w2"])
     load_index(retriever)

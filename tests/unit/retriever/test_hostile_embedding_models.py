@@ -24,7 +24,7 @@ def changed(file: str = "config.json", **values: Any) -> Make:
     return change
 
 
-def panic(text: str) -> Make:
+def charsmap(text: str) -> Make:
     return changed(
         "tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": text}
     )
@@ -78,7 +78,8 @@ CASES: dict[str, Make] = {
     "10,000 layers": changed(num_hidden_layers=10_000),
     "parameters of 30 GB": changed(vocab_size=10**9),
     "unknown activation": changed(hidden_act="os.system"),
-    "tokenizer that panics": panic("AAAA"),
+    "tokenizer that panics": charsmap("AAAA"),
+    "tokenizer that aborts": charsmap("/////wAAAAAAAAAAAAAAAA=="),
     **{
         f"context of {value!r}": changed("tokenizer_config.json", model_max_length=value)
         for value in (0, 0.5, 1, 2, -5, True, math.nan, -math.inf)
@@ -97,6 +98,7 @@ REASONS = {
     "kernels of the Hub": "attn_implementation is 'someone/kernels', which",
     "other kernels of the Hub": "_experts_implementation is 'someone/kernels', which",
     "compiled code": "attn_implementation is {'': 'flex_attention'}, which",
+    **{name: "its library crashes" for name in CASES if "tokenizer that" in name},
     **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},
     **{name: "tokenizer.json: token 1,000,000 is beyond" for name in CASES if "token " in name},
 }
