@@ -32,7 +32,9 @@ GENERATION_CONFIG = "generation_config.json"
 INDEX = "model.safetensors.index.json"
 TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
 """Suffixes of files that libraries read into memory, unlike weights."""
-_SUBFOLDERS = ("", "additional_chat_templates", "1_Pooling")
+TEMPLATES = "additional_chat_templates"
+"""Subfolder with the chat templates besides the default one."""
+_SUBFOLDERS = ("", TEMPLATES, "1_Pooling")
 """Subfolders with files that libraries read."""
 SMALL_FILES = frozenset(
     {CONFIG, GENERATION_CONFIG, "tokenizer_config.json", "special_tokens_map.json"}
@@ -79,7 +81,7 @@ _WEIGHTS = (
 )
 """Files that specify the weights; transformers loads the first one that exists."""
 _WEIGHTS_FIELD = "transformers_weights"
-"""Field of config.json with the name of such a file, which precedes the others."""
+"""Field of config.json with the name of such a file, which replaces the others."""
 _OTHER_MODELS = ("backbone", "use_pretrained_backbone")
 """Fields of config.json that make transformers load another model, also from the Hub."""
 _KERNELS = tuple(
@@ -138,15 +140,24 @@ def require_own_weights(folder: Path) -> None:
         raise UnsafeModel(f"{folder} is an adapter: merge it into its base model")
 
 
+def weights_entry(folder: Path) -> Path | None:
+    """Return the file of weights that transformers loads, or the index that names such files.
+
+    None if there is no such file. Raises UnsafeModel if config.json cannot be read.
+    """
+    config = read_model_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    specified = config.get(_WEIGHTS_FIELD)
+    names = _WEIGHTS if specified is None else (specified,)
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
     """Return the files with weights that transformers loads."""
     own = {path.name: path for path in files if path.parent == folder}
-    config = read_model_json(folder / CONFIG) if CONFIG in own else {}
-    names = (config.get(_WEIGHTS_FIELD), *_WEIGHTS)
-    first = next((own[name] for name in names if name in own), None)
-    if first is None or first.suffix != ".json":
-        return [first] if first else []
-    listed = read_model_json(first).get("weight_map")
+    entry = weights_entry(folder)
+    if entry is None or entry.suffix != ".json":
+        return [entry] if entry else []
+    listed = read_model_json(entry).get("weight_map")
     values = listed.values() if isinstance(listed, dict) else ()
     shards = {each for each in values if isinstance(each, str)}
     return [path for name, path in own.items() if name in shards]
@@ -169,7 +180,7 @@ def read_model_json(path: Path) -> dict[str, Any]:
     Raises UnsafeModel, also if the file does not exist.
     """
     try:
-        value = read_json(path, _limit(path.name))
+        value = read_json(path, max_bytes(path.name))
     except OSError as error:
         raise UnsafeModel(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -207,12 +218,13 @@ def _require_few_values(path: Path, content: bytes) -> None:
 
 
 def _require_size(path: Path, size: int) -> None:
-    limit = _limit(path.name)
+    limit = max_bytes(path.name)
     if size > limit and path.suffix in TEXT_SUFFIXES:
         raise UnsuitableFile(f"it has more than {limit:,} bytes")
 
 
-def _limit(name: str) -> int:
+def max_bytes(name: str) -> int:
+    """Return the maximum size of a file that is read into memory."""
     if name == INDEX:
         return MAX_INDEX_BYTES
     if name.endswith(".jinja"):
@@ -242,7 +254,7 @@ def _num_tokens(name: str, value: object) -> int:
 
 
 def _weights_problem(name: object) -> str:
-    if name is None or (isinstance(name, str) and "/" not in name):
+    if name is None or (isinstance(name, str) and "/" not in name and name[:1] != "."):
         return ""
     return f"{_WEIGHTS_FIELD} is {name!r:.40} instead of a file name"
 

@@ -242,11 +242,11 @@ def missing_shard_of_index_is_named(folder: Path) -> None:
 
 
 @case("M6-name", fault="A file of the weights is missing")
-def missing_shard_without_index_is_named(folder: Path) -> None:
+def missing_index_is_named(folder: Path) -> None:
     make_fit_config(folder)
     model = folder / "model"
     (model / "model.safetensors.index.json").unlink()
     (model / "a.safetensors").rename(model / "model-00001-of-00003.safetensors")
     (model / "b.safetensors").rename(model / "model-00003-of-00003.safetensors")
-    words = ("lacks model-00002-of-00003.safetensors", "download the model again")
+    words = ("lacks model.safetensors.index.json", "download the model again")
     expect(preflight(folder), CheckId.MODEL_READABLE, CheckState.FAILED, *words)

@@ -80,7 +80,7 @@ def check_model(path: Path, lora: LoraSpec | None = None) -> ModelCheck:
     try:
         shapes = weight_shapes(path)
     except Unreadable as error:
-        problems.append(str(error))
+        problems += [str(error)] if str(error) not in problems else []
     else:
         adapted = adapted_layers(shapes, lora) if lora else []
         counts = {

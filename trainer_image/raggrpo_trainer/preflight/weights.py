@@ -11,12 +11,12 @@ from typing import Any
 from raggrpo_api.foreign_files import open_regular, parse_json
 from raggrpo_api.limits import MAX_SAFETENSORS_HEADER_BYTES
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
-from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json
+from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json, weights_entry
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
+SAFETENSORS = ".safetensors"
 MAX_LISTED_FILES = 3
-MAX_SHARDS = 10_000
 MAX_UNITS = 1 << 40
 """Maximum size of one dimension of a tensor."""
 MAX_DIMENSIONS = 8
@@ -28,8 +28,6 @@ EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "em
 WEIGHT = ".weight"
 IN_LAYER = re.compile(r"\.\d+\.")
 """Part of a tensor's name that is the number of its layer."""
-SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors")
-"""Name of a shard: its number and the number of shards."""
 
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of tensors by name."""
@@ -40,9 +38,9 @@ class Unreadable(Exception):
 
 
 def weight_shapes(path: Path) -> Shapes:
-    """Return the shapes of all tensors in the safetensors files of a folder. Raises Unreadable."""
+    """Return the shapes of the tensors that transformers loads from a folder. Raises Unreadable."""
     shapes: dict[str, list[int]] = {}
-    for file in _weight_files(path):
+    for file in weight_files(path):
         shapes |= dict(_tensors(file))
     return shapes
 
@@ -108,24 +106,37 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return tensors
 
 
-def _weight_files(path: Path) -> list[Path]:
-    index = path / INDEX
-    if index.exists():
-        names = read_json(index).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
-            raise Unreadable(f"{index} has no valid weight_map: copy the file again")
-        if outside := [name for name in names.values() if not _is_file_name(name)]:
-            raise Unreadable(f"{index}: {outside[0]!r:.80} is not the name of a file in its folder")
-        return _existing(sorted({path / name for name in names.values()}), index.name)
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise Unreadable(f"{path} has no .safetensors files: save the model with save_pretrained()")
-    return _existing(_all_shards(files), "another shard's name")
-
-
-def _is_file_name(name: str) -> bool:
+def weight_files(path: Path) -> list[Path]:
+    """Return the files with weights that transformers loads from a folder. Raises Unreadable."""
     try:
-        return Path(name).name == name and len(name.encode()) <= MAX_NAME_BYTES
+        entry = weights_entry(path)
+    except UnsafeModel as error:
+        raise Unreadable(str(error)) from error
+    if entry is None and any(path.glob(f"*{SAFETENSORS}")):
+        raise Unreadable(f"{path} lacks {INDEX}: copy or download the model again")
+    if entry is None or entry.suffix not in (SAFETENSORS, ".json"):
+        raise Unreadable(
+            f"{path} has no {SAFETENSORS} files: save the model with save_pretrained()"
+        )
+    return [entry] if entry.suffix == SAFETENSORS else _shards(entry)
+
+
+def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+        raise Unreadable(f"{index} has no valid weight_map: copy the file again")
+    if others := [name for name in names.values() if not _is_shard_name(name)]:
+        raise Unreadable(
+            f"{index}: {others[0]!r:.80} is not the name of a {SAFETENSORS} file in its folder"
+        )
+    return _existing(sorted({index.with_name(name) for name in names.values()}), index.name)
+
+
+def _is_shard_name(name: str) -> bool:
+    is_shown = name.endswith(SAFETENSORS) and not name.startswith(".")
+    try:
+        return is_shown and Path(name).name == name and len(name.encode()) <= MAX_NAME_BYTES
     except UnicodeEncodeError:
         return False
 
@@ -141,19 +152,6 @@ def _existing(files: list[Path], source: str) -> list[Path]:
         f"{missing[0].parent} lacks {names}{others}, of {len(files)} files that {source} requires: "
         "copy or download the model again"
     )
-
-
-def _all_shards(files: Sequence[Path]) -> list[Path]:
-    """Return the files and all shards that their names require, such as 1 to 3 of 3."""
-    expected = set(files)
-    for file in files:
-        if match := SHARD.fullmatch(file.name):
-            stem, number, count = match.groups()
-            if int(count) > MAX_SHARDS:
-                raise Unreadable(f"{file} is one of more than {MAX_SHARDS:,} files: rename it")
-            numbers = (str(n).zfill(len(number)) for n in range(1, int(count) + 1))
-            expected |= {file.with_name(f"{stem}-{n}-of-{count}.safetensors") for n in numbers}
-    return sorted(expected)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:

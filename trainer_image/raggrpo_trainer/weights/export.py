@@ -15,9 +15,14 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from raggrpo_api.fields.text import one_line
-from raggrpo_api.foreign_files import UnsuitableFile, read_limited, require_own_file
-from raggrpo_api.limits import MAX_TOKENIZER_BYTES
-from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files
+from raggrpo_api.foreign_files import UnsuitableFile, read_limited, require_below
+from raggrpo_api.model_folder import (
+    TEMPLATES,
+    UnsafeModel,
+    is_weight_file,
+    loaded_files,
+    max_bytes,
+)
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -105,23 +110,25 @@ def write_folder(
         )
     model.save_pretrained(folder, state_dict=weights)
     for file in _settings(source):
-        if not (folder / file.name).exists():
-            (folder / file.name).write_bytes(_content(file))
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        if not target.exists():
+            target.write_bytes(_content(file, source))
 
 
 def _settings(source: Path) -> list[Path]:
-    """Return the files of a model except its weights, including its code."""
+    """Return the files of a model except its weights, including its code and chat templates."""
     with reported(source):
         loaded = [each for each in loaded_files(source) if not is_weight_file(each)]
-    own = [each for each in loaded if each.parent == source]
+    own = [each for each in loaded if each.parent in (source, source / TEMPLATES)]
     settings = [each for each in own if not each.name.endswith(".index.json")]
     return settings + sorted(source.glob("[!.]*.py"))
 
 
-def _content(file: Path) -> bytes:
+def _content(file: Path, source: Path) -> bytes:
     """Return the content of a file of a model folder, which others may write to."""
     try:
-        require_own_file(file)
-        return read_limited(file, MAX_TOKENIZER_BYTES)
+        require_below(file, source)
+        return read_limited(file, max_bytes(file.name))
     except UnsuitableFile as error:
         raise UnsuitableFile(f"{file} cannot be copied: {error.strerror}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from raggrpo_api.model_folder import TEMPLATES
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.weights.export import folder_dtype, write_folder
@@ -41,8 +42,44 @@ def test_export_copies_settings_and_code(source: Path, tmp_path: Path) -> None:
     assert export(source, tmp_path / "export") == NAMES
 
 
+def test_export_copies_additional_chat_templates(source: Path, tmp_path: Path) -> None:
+    (source / TEMPLATES).mkdir()
+    for name in ("rag.jinja", ".hidden.jinja", "notes.md"):
+        (source / TEMPLATES / name).write_text("{{ messages }}")
+
+    assert export(source, tmp_path / "export") == sorted([*NAMES, TEMPLATES])
+
+    [copied] = (tmp_path / "export" / TEMPLATES).iterdir()
+    assert (copied.name, copied.read_text()) == ("rag.jinja", "{{ messages }}")
+
+
+def test_linked_folder_of_chat_templates_is_reported(source: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.jinja").write_text("secret")
+    (source / TEMPLATES).symlink_to(outside)
+    with pytest.raises(OSError, match=r"secret.jinja cannot be copied: .*outside of its folder"):
+        export(source, tmp_path / "export")
+
+
+def test_chat_templates_of_the_hub_cache_are_copied(source: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "commit"
+    snapshot.parent.mkdir()
+    source.rename(snapshot)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "sha").write_text("{{ messages }}")
+    (snapshot / TEMPLATES).mkdir()
+    (snapshot / TEMPLATES / "rag.jinja").symlink_to("../../../blobs/sha")
+
+    export(snapshot, tmp_path / "export")
+
+    copied = tmp_path / "export" / TEMPLATES / "rag.jinja"
+    assert not copied.is_symlink()
+    assert copied.read_text() == "{{ messages }}"
+
+
 def link(path: Path) -> None:
-    outside = path.parent.parent / "secret"
+    outside = path.parent.parent.parent / "secret"
     outside.write_text("secret")
     path.symlink_to(outside)
 
@@ -66,10 +103,11 @@ def test_hidden_files_are_not_copied(
 
 
 @pytest.mark.parametrize("make", [link, sparse, device, os.mkfifo])
-@pytest.mark.parametrize("name", ["x.json", "x.py", "x.txt"])
+@pytest.mark.parametrize("name", ["x.json", "x.py", "x.txt", "additional_chat_templates/x.jinja"])
 def test_unsuitable_files_are_reported(
     source: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
+    (source / name).parent.mkdir(exist_ok=True)
     make(source / name)
     with pytest.raises(OSError, match=f"{name} cannot be copied: ") as raised:
         export(source, tmp_path / "export")

@@ -1,0 +1,77 @@
+"""Preflight reads the weights that transformers loads, also if a folder has others."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from raggrpo_api.model_folder import is_weight_file, loaded_files
+from raggrpo_trainer.preflight.weights import Unreadable, weight_files, weight_shapes
+from support.builders.trainer.policies import write_model
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+NAME = "model.norm.weight"
+
+
+def specify(folder: Path, name: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": name}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model with model.safetensors, and an index of a file with other values."""
+    model = write_model(tmp_path / "model")
+    whole = load_file(model / SINGLE)
+    other = {name: tensor + 1 for name, tensor in whole.items()}
+    save_file(other, model / "shard.safetensors", {"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(whole, "shard.safetensors")}
+    (model / INDEX).write_text(json.dumps(index))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("removed", "specified", "expected"),
+    [
+        ("", "", SINGLE),
+        (SINGLE, "", "shard.safetensors"),
+        ("", "shard.safetensors", "shard.safetensors"),
+        ("", INDEX, "shard.safetensors"),
+        (INDEX, SINGLE, SINGLE),
+    ],
+)
+def test_weights_that_transformers_loads_are_read(
+    folder: Path, removed: str, specified: str, expected: str
+) -> None:
+    if removed:
+        (folder / removed).unlink()
+    if specified:
+        specify(folder, specified)
+
+    assert weight_files(folder) == [folder / expected]
+
+    assert [each for each in loaded_files(folder) if is_weight_file(each)] == [folder / expected]
+    loaded = AutoModelForCausalLM.from_pretrained(folder).state_dict()[NAME].numpy()
+    assert (loaded == load_file(folder / expected)[NAME]).all()
+
+
+@pytest.mark.parametrize(
+    ("removed", "specified", "message"),
+    [
+        ([SINGLE, INDEX], "", f"lacks {INDEX}"),
+        ([SINGLE, INDEX, "shard.safetensors"], "", "has no .safetensors files"),
+        ([], "other.safetensors", "lacks"),
+        ([], ".shard.safetensors", "instead of a file name"),
+    ],
+)
+def test_weights_that_transformers_cannot_load_are_rejected(
+    folder: Path, removed: list[str], specified: str, message: str
+) -> None:
+    for each in removed:
+        (folder / each).unlink()
+    if specified:
+        specify(folder, specified)
+    with pytest.raises(Unreadable, match=message):
+        weight_shapes(folder)
