@@ -25,6 +25,7 @@ from .limits import (
     MAX_EXPANSION,
     MAX_JSON_DEPTH,
     MAX_JSON_MEMORY,
+    MAX_ROW_BYTES,
     MAX_ROW_GROUP_BYTES,
     MIN_EXPANDED_BYTES,
 )
@@ -228,7 +229,8 @@ def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
     """Return how many rows of some columns of a parquet row group to read at a time.
 
     A value may have the size of the row group: it is stored once, but any number of rows may refer
-    to it. Raises UnsuitableFile if the row group has more than `limit` bytes or too many values.
+    to it. Raises UnsuitableFile if the row group has more than `limit` bytes, too many values, or
+    certainly a row of more than MAX_ROW_BYTES.
     """
     prefixes = tuple(f"{name}." for name in columns)
     chunks = [group.column(number) for number in range(group.num_columns)]
@@ -239,6 +241,7 @@ def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
     if size > limit or max((each.num_values for each in selected), default=0) > MAX_GROUP_VALUES:
         reason = f"a row group has {size:,} bytes in {values:,} values, more than memory allows"
         raise UnsuitableFile(f"{reason}; write smaller row groups")
+    _require_small_rows(size, group.num_rows)
     row_bytes = max(1, size, VALUE_BYTES * values // max(1, group.num_rows))
     return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // row_bytes))
 
@@ -253,17 +256,26 @@ class ExpansionBudget:
 
     def spend(self, row: object) -> None:
         """Count a row. Raises UnsuitableFile if all rows together exceed the budget."""
-        self._remaining -= _ROW_BYTES + _size(row)
+        size = _size(row)
+        _require_small_rows(size, 1)
+        self._remaining -= _ROW_BYTES + size
         if self._remaining < 0:
             raise self._exceeded(self.limit)
 
-    def require(self, size: int) -> None:
-        """Raise UnsuitableFile if the next rows, which need `size` bytes, exceed the budget."""
+    def require(self, size: int, rows: int) -> None:
+        """Raise UnsuitableFile if the next `rows` rows, of `size` bytes, exceed the budget."""
+        _require_small_rows(size, rows)
         if size > min(MAX_EXPANDED_BATCH_BYTES, self._remaining):
             raise self._exceeded(min(MAX_EXPANDED_BATCH_BYTES, self.limit))
 
     def _exceeded(self, limit: int) -> UnsuitableFile:
         return UnsuitableFile(f"its rows need more than {limit:,} bytes of memory")
+
+
+def _require_small_rows(size: int, rows: int) -> None:
+    """Raise UnsuitableFile if one of some rows, of `size` bytes, has more than MAX_ROW_BYTES."""
+    if size > MAX_ROW_BYTES * max(1, rows):
+        raise UnsuitableFile(f"a row has more than {MAX_ROW_BYTES:,} bytes; shorten or drop it")
 
 
 def _size(value: object) -> int:

@@ -165,6 +165,11 @@ def _parquet_records(path: Path) -> Iterator[Record]:
         yield from _rows(path)
     except UnsuitableFile as error:
         raise CorpusError(f"{path}: {error}; split its passages, or use JSON lines") from error
+    except MemoryError as error:  # of Python, or of Arrow
+        raise CorpusError(
+            f"{path}: a row group needs more memory than is available; write smaller row groups "
+            "and passages"
+        ) from error
     except (OSError, pa.ArrowException) as error:
         raise CorpusError(
             f"{path}: cannot be read as Parquet ({_line(error)}); write the file again"
@@ -210,7 +215,9 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for number in range(file.num_row_groups):
         size = batch_rows(file.metadata.row_group(number), columns, budget.limit)
-        yield from file.iter_batches(size, row_groups=[number], columns=columns)
+        for batch in file.iter_batches(size, row_groups=[number], columns=columns):
+            budget.require(batch.nbytes, batch.num_rows)
+            yield batch
 
 
 def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:

@@ -92,6 +92,9 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
                     yield Row(f"{path}, row {number}", values, names)
     except UnsuitableFile as error:
         raise _unsuitable_error(path, error) from error
+    except MemoryError as error:  # of Python, or of Arrow
+        problem = "a row group needs more memory than is available"
+        raise data_error(str(path), problem, "write smaller row groups and rows") from error
     except (OSError, pa.ArrowException) as error:
         problem = f"cannot be read as Parquet ({' '.join(str(error).split())})"
         raise data_error(str(path), problem, "write the file again") from error
@@ -110,10 +113,11 @@ def _batches(
     sizes = repeated_sizes(file.schema, columns)
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
-        budget.require(sum(group.column(i).num_values * size for i, size in sizes.items()))
+        repeated = sum(group.column(i).num_values * size for i, size in sizes.items())
+        budget.require(repeated, group.num_rows)
         size = min(most, batch_rows(group, columns, budget.limit))
         for batch in file.iter_batches(size, row_groups=[number], columns=list(columns)):
-            budget.require(batch_memory(batch))
+            budget.require(batch_memory(batch), batch.num_rows)
             yield batch
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,13 +19,17 @@ from raggrpo_retriever.index import Bm25Index
 from raggrpo_retriever.loading import load_index
 from raggrpo_trainer.data.columns import MISSING, value_at
 from raggrpo_trainer.data.conversation import InvalidValue, read_conversation, read_tools
-from raggrpo_trainer.data.rows import read_rows
+from raggrpo_trainer.data.rows import Row, read_rows
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.preflight.embedding import count_passages
 from raggrpo_trainer.preflight.weights import Unreadable
 from support.hostile.limited_process import Make, outcomes
 from support.hostile.memory import peak_memory
 from support.hostile.special_files import SECRET, SPECIAL_FILES
+
+
+def list_rows(path: Path) -> list[Row]:
+    return list(read_rows(path, None))
 
 
 def large_line(path: Path) -> None:
@@ -93,6 +98,18 @@ def fixed_size(path: Path) -> None:
     pq.write_table(table, path, store_schema=False)
 
 
+def texts(*sizes: int) -> Make:
+    """Return a function that writes one row per size, with a text of this many megabytes."""
+
+    def make(path: Path) -> None:
+        column = pa.array(["\u00e9" + "x" * (size * 1_000_000) for size in sizes])
+        ids = pa.array([str(number) for number in range(len(sizes))])
+        table = pa.table([column, ids, ids, column], names=NAMES)
+        pq.write_table(table, path, compression="zstd", use_dictionary=False)
+
+    return make
+
+
 def not_utf8(path: Path) -> None:
     buffers = [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
     value = pa.Array.from_buffers(pa.string(), 1, buffers)
@@ -157,6 +174,9 @@ PARQUET: dict[str, Make] = {
     "fields with the same name": columns(
         pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     ),
+    "text of 110 MB": texts(110),
+    "text of 100 MB after others": texts(0, 0, 0, 100, 0),
+    "text of 20 MB after others": texts(*[0] * 9, 20, 0),
     "not UTF-8": not_utf8,
     "random bytes": lambda path: path.write_bytes(b"PAR1" + os.urandom(1000) + b"PAR1"),
     "large footer": lambda path: path.write_bytes(b"PAR1" + b"\xff\xff\xff\x7fPAR1"),
@@ -192,9 +212,9 @@ ALL = [
 REASONS = {
     "data .jsonl line of 5 GB": "line 1 has more than",
     "corpus .jsonl line of 5 GB": "line 1 has more than",
-    "data .parquet long value, often": "its rows need more than",
+    "data .parquet long value, often": "a row has more than",
     "data .parquet short value, very often": "its rows need more than",
-    "data .parquet fixed size": "its rows need more than",
+    "data .parquet fixed size": "a row has more than",
     "data .parquet map with lists as keys": "row 0: a value cannot be read (unhashable",
     **{
         f"{check} {suffix} {name}": reason
@@ -205,6 +225,13 @@ REASONS = {
             ("socket", "it is not a regular file"),
             ("device", "it is not a regular file"),
             ("link out of the folder", "it is a link to"),
+        )
+    },
+    **{
+        f"{check} .parquet {name}": "a row has more than 16,777,216 bytes"
+        for check in ("data", "corpus")
+        for name in (
+            *("text of 110 MB", "text of 100 MB after others", "text of 20 MB after others"),
         )
     },
 }
@@ -393,3 +420,21 @@ def test_hostile_vectors_are_rejected_within_limits(tmp_path: Path, name: str) -
     [outcome] = outcomes("vectors", [path]).values()
 
     assert outcome.startswith("rejected: "), outcome[-1500:]
+
+
+@pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
+@pytest.mark.parametrize("read", [list_rows, load_corpus])
+def test_lack_of_memory_is_reported(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Path], object],
+    kind: type[Exception],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise kind("realloc of size 110000000 failed")
+
+    path = tmp_path / "rows.parquet"
+    texts(0)(path)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    with pytest.raises((TrainerError, CorpusError), match=r"rows.parquet: a row group needs more"):
+        read(path)
