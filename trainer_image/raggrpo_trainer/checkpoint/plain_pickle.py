@@ -41,7 +41,7 @@ def read_plain(content: bytes, *, has_objects: bool = True) -> Any:
     if sum(map(content.count, _ALLOCATIONS)) > MIN_OBJECTS + len(content) // 2:
         raise ValueError("it has too many objects for its size")
     try:
-        with _paused_garbage_collection():
+        with paused_garbage_collection():
             return _Reader(content, has_objects).load()
     except KeyError as error:
         code = bytes(error.args)
@@ -59,6 +59,20 @@ class _Reader(pickle._Unpickler):
         super().__init__(BytesIO(content))
         self._has_objects = has_objects
 
+    def load(self) -> Any:
+        """Return the value. Unlike that of pickle, this does not copy the content into frames."""
+        self.read, self.readline = self._file_read, self._file_readline  # type: ignore[attr-defined]
+        self.metastack: list[list[Any]] = []
+        self.stack = []
+        self.append = self.stack.append
+        self.proto = 0
+        read, dispatch = self.read, self.dispatch
+        try:
+            while True:
+                dispatch[read(1)[0]](self)  # type: ignore[arg-type]
+        except pickle._Stop as stop:  # type: ignore[attr-defined]
+            return stop.value
+
     def find_class(self, module: str, name: str) -> Global:
         if not self._has_objects:
             raise ValueError(f"it contains {module}.{name}, but a value has no objects")
@@ -69,7 +83,7 @@ class _Reader(pickle._Unpickler):
 
     def set_items(self, items: list[Any]) -> None:
         keys = items[::2]
-        if not all(type(key) in (str, Instance) for key in keys):
+        if not _KEYS.issuperset(map(type, keys)):
             raise TypeError("a key is not a text")  # hashes of other values may take forever
         self._top(dict).update(zip(keys, items[1::2], strict=True))
 
@@ -93,6 +107,9 @@ class _Reader(pickle._Unpickler):
             raise ValueError("an object has two states")
         instance.state = state
 
+    def load_frame(self) -> None:
+        self.read(8)
+
     def _top(self, kind: type) -> Any:
         if type(self.stack[-1]) is not kind:
             raise TypeError(f"{kind.__name__} is expected")
@@ -104,9 +121,10 @@ class _Reader(pickle._Unpickler):
         pickle.NEWOBJ: load_call,
         pickle.REDUCE: load_call,
         pickle.BUILD: load_build,
+        pickle.FRAME: load_frame,
     }
     _SAME = [
-        *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK),
+        *(pickle.PROTO, pickle.STOP, pickle.MARK),
         *(pickle.MEMOIZE, pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
         *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE),
         *(pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.BINFLOAT),
@@ -119,8 +137,12 @@ class _Reader(pickle._Unpickler):
     dispatch |= {code[0]: load for code, load in _CHANGED.items()}  # type: ignore[misc]
 
 
+_KEYS = frozenset({str, Instance})
+"""Types of keys."""
+
+
 @contextmanager
-def _paused_garbage_collection() -> Iterator[None]:
+def paused_garbage_collection() -> Iterator[None]:
     """Do not search millions of new objects for cycles again and again."""
     was_enabled = gc.isenabled()
     gc.disable()

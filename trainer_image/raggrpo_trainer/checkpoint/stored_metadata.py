@@ -19,12 +19,15 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from .plain_pickle import Instance, read_plain
+from .plain_pickle import Instance, paused_garbage_collection, read_plain
 
 _MODULE = "torch.distributed.checkpoint"
 MAX_DIMENSIONS = 8
+MAX_COUNT = 1 << 48
+"""Sizes and offsets are smaller."""
 
 
+@paused_garbage_collection()
 def parse_metadata(content: bytes) -> Metadata:
     """Return the content of a metadata file. Raises ValueError if it is not plain state."""
     root = _fields(read_plain(content), "metadata.Metadata")
@@ -77,9 +80,9 @@ def _tensor_fields(entry: Any) -> dict[str, Any]:
 def _chunk(value: Any, size: Sequence[int]) -> ChunkStorageMetadata:
     fields = _fields(value, "metadata.ChunkStorageMetadata")
     chunk = ChunkStorageMetadata(_size(fields.get("offsets")), _size(fields.get("sizes")))
-    ends = [start + length for start, length in zip(chunk.offsets, chunk.sizes, strict=True)]
-    if any(end > limit for end, limit in zip(ends, size, strict=True)):
-        raise ValueError("a chunk is larger than its tensor")
+    for start, length, limit in zip(chunk.offsets, chunk.sizes, size, strict=True):
+        if start + length > limit:
+            raise ValueError("a chunk is larger than its tensor")
     return chunk
 
 
@@ -111,10 +114,9 @@ def _size(value: Any) -> torch.Size:
 
 
 def _count(value: Any) -> int:
-    count: int = _checked(value, int)
-    if not 0 <= count < 2**48:
-        raise ValueError("a size or an offset is out of range")
-    return count
+    if type(value) is not int or not 0 <= value < MAX_COUNT:
+        raise ValueError("a size or an offset is not a number within its range")
+    return value
 
 
 def _fields(value: Any, name: str) -> dict[str, Any]:
