@@ -51,10 +51,14 @@ class FailureCause(StrEnum):
 class CallFailed(Exception):
     """A call failed; `cause` and `detail` describe the failure."""
 
-    def __init__(self, cause: FailureCause, detail: str, *, transient: bool = False) -> None:
+    def __init__(
+        self, cause: FailureCause, detail: str, *, transient: bool = False, status: int = 0
+    ) -> None:
         shown = printable(detail[:MAX_DETAIL])
         super().__init__(f"{cause}: {shown}")
         self.cause = cause
         self.detail = shown
         self.transient = transient
         """Whether a retry may succeed."""
+        self.status = status
+        """Status of the HTTP response if it is the cause, else 0."""

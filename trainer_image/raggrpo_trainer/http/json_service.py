@@ -240,6 +240,7 @@ class JsonService:
                 FailureCause.HTTP_STATUS,
                 f"{response.status}{':' if target else ''} {detail}",
                 transient=is_transient_status(response.status),
+                status=response.status,
             )
         if not response.body.strip():
             raise CallFailed(FailureCause.BAD_JSON, f"{response.status}: empty response body")

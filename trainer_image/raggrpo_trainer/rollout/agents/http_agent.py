@@ -95,6 +95,4 @@ class _HttpSlot:
 
 
 def _is_down(failure: CallFailed) -> bool:
-    if failure.cause is FailureCause.HTTP_STATUS:
-        return failure.detail.startswith(tuple(map(str, DOWN_STATUSES)))
-    return failure.cause in UNREACHABLE
+    return failure.status in DOWN_STATUSES or failure.cause in UNREACHABLE

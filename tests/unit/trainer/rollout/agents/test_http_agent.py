@@ -7,6 +7,8 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request
+from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.progress.outages import Outages
 from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
 from raggrpo_trainer.rollout.agents.runner import AgentUnavailable
@@ -68,6 +70,40 @@ async def test_failure_of_one_of_several_replicas_may_be_transient(is_lost: bool
 def broken_response() -> Response:
     """Return a response that ends before its announced length."""
     return Response(b"{", headers={"content-length": "9"})
+
+
+async def test_failure_has_status_of_response() -> None:
+    async def fail(_: Received) -> Response:
+        return Response("404 in the text", 503)
+
+    http = HttpPool()
+    async with serving(fail) as server:
+        service = JsonService(
+            http, server.url, headers={}, timeout_seconds=9, max_concurrency=1, retry=ONE_TRY
+        )
+        with pytest.raises(CallFailed) as error:
+            await service.post(Request({}), lambda response: response)
+    await http.close()
+
+    assert error.value.status == 503
+    assert CallFailed(FailureCause.TIMEOUT, "503 s").status == 0
+
+
+@pytest.mark.parametrize(("status", "is_repeated"), [(502, True), (500, False), (400, False)])
+async def test_outage_is_recognized_by_status_not_text(
+    monkeypatch: pytest.MonkeyPatch, status: int, *, is_repeated: bool
+) -> None:
+    async def post(*_: Any) -> None:
+        shown = "503" if status != 502 else "status"
+        raise CallFailed(FailureCause.HTTP_STATUS, f"{shown} in the text", status=status)
+
+    async def answer(_: Received) -> Response:
+        return JSONResponse({}, 503 if len(server.requests) < 3 else 200)
+
+    monkeypatch.setattr(JsonService, "post", post)
+    async with serving(answer) as server:
+        with pytest.raises(AgentUnavailable if is_repeated else CallFailed):
+            await asyncio.wait_for(run_once(server.url, {}), 60)
 
 
 async def test_run_is_repeated_after_an_outage() -> None:
