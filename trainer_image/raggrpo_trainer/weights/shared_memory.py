@@ -83,13 +83,19 @@ class SharedMemoryReceiver:
             with _open(handle) as file:
                 yield _descriptor_path(file)
             return
-        local = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
-        local.touch(mode=0o600)  # other users of the machine can list the folder
-        await asyncio.to_thread(local.write_bytes, memoryview(data))
-        try:
-            yield str(local)
-        finally:
-            await asyncio.to_thread(local.unlink)
+        with await asyncio.to_thread(self._copy, data) as file:
+            yield _descriptor_path(file)
+
+    def _copy(self, data: Any) -> BinaryIO:
+        """Write a file that is unlinked already, so that it does not outlive a killed engine."""
+        path = self._folder / f"raggrpo-engine-{os.getpid()}.safetensors"
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)  # other users of the machine can list the folder
+        file = path.open("r+b")
+        path.unlink()
+        file.write(memoryview(data))
+        file.flush()
+        return file
 
 
 def _descriptor_path(file: BinaryIO) -> str:

@@ -2,6 +2,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -87,6 +88,38 @@ def test_folder_of_ranks_is_removed_when_its_process_exits(tmp_path: Path) -> No
 
     assert made.stdout.startswith(str(tmp_path / "raggrpo-ranks-"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_of_killed_rank_is_removed_by_next_rank(tmp_path: Path) -> None:
+    code = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from raggrpo_trainer.exchange.rendezvous import file_rendezvous
+folder = Path(file_rendezvous().file).parent
+(folder / "store").touch()
+print(folder.name, flush=True)
+if sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", sys.argv[1]], check=False)
+    print(*folder.iterdir())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    (tmp_path / "raggrpo-ranks-file").touch()
+    (tmp_path / "raggrpo-ranks-link").symlink_to(tmp_path)
+
+    made = subprocess.run(  # two ranks, of which the second is killed while the first is alive
+        [sys.executable, "-c", code, code], env=env, capture_output=True, text=True, check=False
+    )
+
+    first, _second, store = made.stdout.split()
+    assert store.endswith("/store")
+    assert len(list(tmp_path.iterdir())) == 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        new = Path(file_rendezvous().file).parent
+    left = {each.name for each in tmp_path.iterdir()}
+    assert left == {new.name, "raggrpo-ranks-file", "raggrpo-ranks-link"}
+    assert first not in left
 
 
 def test_process_without_key_is_rejected_by_all_ranks(two_ranks: Ranks) -> None:

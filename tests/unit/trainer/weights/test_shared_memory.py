@@ -102,6 +102,23 @@ async def test_engine_reads_weights_file_in_place_or_from_temporary_copy(
     assert not os.listdir(tmp_path)
 
 
+def test_copy_of_weights_is_removed_when_engine_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, os, signal
+from pathlib import Path
+from raggrpo_trainer.weights.shared_memory import SharedMemoryReceiver
+async def receive():
+    async with SharedMemoryReceiver(Path({str(tmp_path)!r})).received("x", b"weights") as path:
+        assert Path(path).read_bytes() == b"weights"
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(receive())
+"""
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
+
+
 async def test_missing_weights_file_raises_rank_lost(tmp_path: Path) -> None:
     sender = SharedMemorySender("job", 0, tmp_path)
     sent = sender.send(7, tensors(7))
