@@ -32,7 +32,7 @@ def last_lines_start(log: bytes, count: int) -> int:
     return min(end + 1, len(log))
 
 
-def log_printer() -> Callable[[bytes], None]:
+def log_printer(*, err: bool = False) -> Callable[[bytes], None]:
     """Return a function that prints chunks of a log without control characters.
 
     A character that is split between two chunks is printed once it is complete.
@@ -40,7 +40,8 @@ def log_printer() -> Callable[[bytes], None]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def write(chunk: bytes) -> None:
-        sys.stdout.buffer.write(printable(decoder.decode(chunk)).encode())
-        sys.stdout.buffer.flush()
+        stream = sys.stderr if err else sys.stdout
+        stream.buffer.write(printable(decoder.decode(chunk)).encode())
+        stream.buffer.flush()
 
     return write

@@ -62,6 +62,8 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, model: str = "") 
             ExitCode.CONFIG_ERROR,
             f"{source} is not the folder of the initial model (no config.json): specify --model",
         )
+    if output == Path():
+        raise TrainerError(ExitCode.CONFIG_ERROR, "the output is empty: specify a new folder")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise TrainerError(ExitCode.CONFIG_ERROR, f"{output} exists: specify a new folder")
     draft = output.with_name(f"{output.name}.tmp")
@@ -106,6 +108,7 @@ def _write_model(checkpoint: Checkpoint, source: Path, output: Path) -> None:
         load_into({"model": state}, SafeReader(checkpoint.folder))
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # reports have escapes; `load_model` checks what it loads
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")
     if (lora := checkpoint.meta.resume_values.get("training.lora")) is not None:
         write_lora_folder(source, output, LoraSpec.model_validate(lora), load)

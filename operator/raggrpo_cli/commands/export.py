@@ -1,7 +1,6 @@
 """`raggrpo export`: write a Hugging Face folder from a checkpoint of any job."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from raggrpo_cli.job_file import fail
 from raggrpo_cli.push_results import describe, require_target, upload
 from raggrpo_cli.recorded_job import DirOption, load_recorded_job
 from raggrpo_cli.terminal import show
+from raggrpo_cli.trainer_process import output_of
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer.checkpoint_export")
 
@@ -37,6 +37,8 @@ def export(
     """Write a Hugging Face folder from a checkpoint, also of a running or failed job."""
     if push:
         require_target(push)
+    if output == Path():
+        fail("--output is empty or the working directory; specify the folder to create")
     if (path is None) == (dir is None):
         fail("specify either a checkpoint folder or a job folder with --dir")
     recorded = load_recorded_job(dir) if dir is not None else None
@@ -63,12 +65,6 @@ def _push(folder: Path, url: str) -> None:
 
 def _export(path: Path, output: Path, step: str, model: str) -> dict[str, float | str]:
     """Export in a trainer process; return its summary, or exit with its exit code."""
-    process = subprocess.run(
-        [*COMMAND, str(path), str(output), "--step", step, "--model", model],
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if process.returncode:
-        raise typer.Exit(process.returncode)  # the process has printed the error
-    summary: dict[str, float | str] = json.loads(process.stdout)
+    command = [*COMMAND, str(path), str(output), "--step", step, "--model", model]
+    summary: dict[str, float | str] = json.loads(output_of(command))
     return summary

@@ -1,11 +1,8 @@
 """`raggrpo rag-test JOB.yaml`: test the retrieval endpoints of a job, also under load."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
-
-import typer
 
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.rag_test import RagTest
@@ -15,6 +12,7 @@ from raggrpo_cli.local_job import Endpoints, Mounts, load_local_job
 from raggrpo_cli.rag_test_output import Most, Seconds, show_results
 from raggrpo_cli.recorded_job import DirOption
 from raggrpo_cli.terminal import AsJson
+from raggrpo_cli.trainer_process import output_of
 from raggrpo_operator.core.spec.resolve import trainer_config
 from raggrpo_operator.local_runtime.secret_values import trainer_env
 
@@ -45,12 +43,5 @@ def rag_test(
 
 def _measure(config: TrainerConfig, env: Mapping[str, str], seconds: float, most: int) -> RagTest:
     """Measure the endpoints in a trainer process, with the client that training uses."""
-    process = subprocess.run(
-        [*COMMAND, str(seconds), str(most)],
-        env={**env, **seal(config.to_json())},
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if process.returncode:
-        raise typer.Exit(process.returncode)  # the process has printed the error
-    return RagTest.model_validate_json(process.stdout)
+    command = [*COMMAND, str(seconds), str(most)]
+    return RagTest.model_validate_json(output_of(command, {**env, **seal(config.to_json())}))

@@ -103,6 +103,8 @@ def export(
     """Write a Hugging Face folder from a checkpoint to a volume of the job."""
     if push:
         require_target(push)
+    if not output:
+        fail("--output is empty; specify the folder to create")
 
     def command(job: RagGrpoJob) -> list[str]:
         spec = resolve(job, job.status.preflight.known_facts).spec

@@ -397,6 +397,13 @@ def test_export_checks_target_before_export(tmp_path: Path, target: str, message
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("output", ["", "."])
+def test_export_rejects_output_that_is_no_new_folder(tmp_path: Path, output: str) -> None:
+    result = raggrpo("export", tmp_path, "--output", output)
+    assert result.exit_code == 2
+    assert "--output is empty or the working directory; specify the folder" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

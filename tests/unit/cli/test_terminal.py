@@ -18,6 +18,7 @@ from raggrpo_api.status.conditions import Condition, ConditionType
 from raggrpo_api.status.job_status import JobStatus
 from raggrpo_cli import terminal
 from raggrpo_cli.kubectl.status import job_list, job_text
+from raggrpo_cli.trainer_process import output_of
 from raggrpo_operator.kubernetes_runtime.process.json_logs import JsonFormatter
 from raggrpo_operator.reporting.progress_display import ProgressDisplay
 from support.builders.operator.jobs import make_job
@@ -66,11 +67,14 @@ def test_terminal_show_removes_control_characters(err: bool) -> None:
     assert "red" in result.output
 
 
-def test_log_printer_removes_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("err", [False, True])
+def test_log_printer_removes_control_characters(
+    monkeypatch: pytest.MonkeyPatch, *, err: bool
+) -> None:
     log = "a\tb\n\x1b[31mred\x1b[0m \u202e\u6f22\r\n\x00end".encode()
     output = TextIOWrapper(BytesIO())
-    monkeypatch.setattr(sys, "stdout", output)
-    show_part = terminal.log_printer()
+    monkeypatch.setattr(sys, "stderr" if err else "stdout", output)
+    show_part = terminal.log_printer(err=err)
 
     for place in range(len(log)):  # one byte each: characters are cut
         show_part(log[place : place + 1])
@@ -79,6 +83,26 @@ def test_log_printer_removes_control_characters(monkeypatch: pytest.MonkeyPatch)
     assert raw(written.decode()) == set()
     assert b"a\tb\n" in written
     assert "\u6f22".encode() in written
+
+
+def test_errors_of_trainer_process_are_printed_without_control_characters(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    text = ADVERSARIAL_TEXT.replace("\ud800", "")
+    code = f"import sys; sys.stderr.write({text!r} * 50_000); print('result')"
+
+    assert output_of([sys.executable, "-c", code]) == b"result\n"
+
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert raw(printed.err) == set()
+    assert printed.err.count("red") == 50_000
+
+
+def test_exit_code_of_trainer_process_is_that_of_the_command() -> None:
+    with pytest.raises(typer.Exit) as raised:
+        output_of([sys.executable, "-c", "raise SystemExit(7)"])
+    assert raised.value.exit_code == 7
 
 
 def test_stored_status_is_printed_without_control_characters() -> None:

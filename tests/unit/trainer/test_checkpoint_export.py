@@ -1,8 +1,12 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.spec.lora import LoraSpec
@@ -150,6 +154,35 @@ def test_unusable_arguments_are_reported(
     message = capsys.readouterr().err
     assert "\x1b" not in message
     assert "1" * 100 not in message
+
+
+def test_empty_output_is_reported(tmp_path: Path) -> None:
+    checkpoint = save_policy(tmp_path / "checkpoints", write_model(tmp_path / "model"))
+    with pytest.raises(TrainerError, match="the output is empty: specify a new folder") as raised:
+        export_checkpoint(checkpoint, Path(""))
+    assert raised.value.exit_code is ExitCode.CONFIG_ERROR
+
+
+def test_reports_of_transformers_are_not_printed(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    tensors = load_file(model / "model.safetensors")
+    extra = {"other\x1b[2J": torch.zeros(1)}  # transformers lists it in a colored table
+    save_file(tensors | extra, model / "model.safetensors", {"format": "pt"})
+    save_policy(tmp_path / "checkpoints", model)
+
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "raggrpo_trainer.checkpoint_export"),
+            *(tmp_path / "checkpoints", tmp_path / "out"),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "\x1b" not in done.stderr
+    assert "REPORT" not in done.stderr
 
 
 def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
