@@ -22,7 +22,6 @@ from .base.spec_rule import spec_rule
 
 _TYPE = value_or("type", repr("Python"))
 _IDENTIFY = value_or("identify", repr("Slot"))
-_POLICY_MODELS = value_or("policyModels", "['*']")
 _NOT_A_BASE_URL: Final = "[?#]|/((chat/)?completions|embeddings)/*$"
 
 
@@ -176,8 +175,14 @@ def gateway_variables_are_not_set(variable: EnvVar) -> bool:
     message="a model name is listed twice, in forward or in policyModels and forward",
     values=lambda agent: ", ".join(_repeated_models(agent)),
     remedy="list each name once; a name with * applies to the models that no longer name matches",
-    cel="!has(self.forward) || self.forward.all(f, f.models.all(m, f.models.exists_one(n, n == m) "
-    f"&& self.forward.exists_one(g, m in g.models) && !(m in {_POLICY_MODELS})))",
+    # Without `orValue`, whose length is unknown, so that the API server accepts the cost.
+    cel=(
+        "!has(self.forward) || self.forward.all(f, f.models.all(m, f.models.exists_one(n, n == m) "
+        "&& self.forward.exists_one(g, m in g.models)))",
+        "!has(self.forward) || (has(self.policyModels) "
+        "? self.forward.all(f, f.models.all(m, !(m in self.policyModels))) "
+        ": self.forward.all(f, !('*' in f.models)))",
+    ),
 )
 def model_names_are_unique(agent: AgentSpec) -> bool:
     """Require that a name means either the policy or the models of one endpoint."""
