@@ -1303,7 +1303,7 @@ def test_rule_cases_cover_all_rules_and_reasons() -> None:
 def test_violations_are_collected_from_all_rules(row: Row) -> None:
     job = make_job(row.fails)
     job = job.model_copy(update={"status": row.status})
-    reported = violations(job, resolve(job, row.facts), row.facts)
+    reported = violations(job, resolve(job, row.facts), row.facts, in_pods=row.in_pods)
     assert (row.path, row.reason) in {(v.path, v.reason) for v in reported}
 
 
@@ -1386,7 +1386,10 @@ def test_rules_and_plan_do_not_raise_for_valid_values(
     data: st.DataObject, facts: Facts | None
 ) -> None:
     places = data.draw(st.sets(st.sampled_from(sorted(KNOBS)), max_size=12))
-    job = make_job({place: data.draw(KNOBS[place], label=place) for place in sorted(places)})
+    changes = {place: data.draw(KNOBS[place], label=place) for place in sorted(places)}
+    if any(place.startswith("rollout.agent.container.") for place in places):
+        changes["rollout.agent.container.image"] = "app:1"
+    job = make_job(changes)
     resolved = resolve(job, facts)
     reported = violations(job, resolved, facts)
     text = render_plan(job, resolved, size(resolved.spec, facts), reported, facts)
