@@ -27,7 +27,7 @@ from tools.kind.go_programs import tool_folder
 CHART = Path("helm/raggrpo-operator").resolve()
 ALONE = {"CKV_SKIP_PACKAGE_UPDATE_CHECK": "true"}
 """Disables network access."""
-NOT_CHECKED = ("raycluster", "networkpolicy", "claim-")
+NOT_CHECKED = ("raycluster", "networkpolicy", "agent-networkpolicy", "claim-")
 """Kinds without checks; pods of RayClusters are written separately."""
 
 
