@@ -1,9 +1,6 @@
 """Agents of three frameworks that call tools, trained by `raggrpo run`."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +8,11 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-import yaml
 
 from raggrpo_api.trainer.history import read_history
 from raggrpo_trainer.data.tokenizer import load_tokenizer
 from support.agents.register import ENTRIES
+from support.builders.operator.local_job import run_job
 from support.builders.trainer.tool_model import write_tool_model
 from support.processes.interpreters import agents_interpreter
 
@@ -66,18 +63,6 @@ def make_job(folder: Path, framework: str) -> dict[str, Any]:
     }
 
 
-def run(folder: Path, job: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
-    return subprocess.run(
-        [*command, "--dir", str(folder / "job")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-
-
 def trained_tokens(records: Sequence[dict[str, Any]]) -> int:
     """Return the number of sampled tokens of a step in samples whose advantage is not 0."""
     groups = defaultdict(list)
@@ -101,7 +86,7 @@ def test_framework_that_calls_tools_is_trained_on_its_exact_tokens(
     rows = [dict(zip(("prompt", "answer"), each.split(), strict=True)) for each in ENTRIES]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    done = run(tmp_path, make_job(tmp_path, framework))
+    done = run_job(tmp_path, make_job(tmp_path, framework))
 
     assert done.returncode == 0, done.stdout + done.stderr
     logs = tmp_path / "checkpoints" / "logs"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from raggrpo_api.trainer.history import read_history
+from support.builders.operator.local_job import run_job
 
 MISMATCH_NATS = 1e-4
 STEPS = 3
@@ -140,23 +140,6 @@ def make_job(folder: Path, judge_url: str) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, str]:
-    secret = {"RAGGRPO_SECRET_JUDGE_TOKEN": JUDGE_KEY}
-    return {**os.environ, **secret, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-def run(folder: Path, job: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    command = [sys.executable, "-m", "raggrpo_cli.main", "run", str(folder / "job.yaml")]
-    return subprocess.run(
-        [*command, "--dir", str(folder / "job")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the application and the inputs of the quickstart, barely warmed up."""
@@ -167,7 +150,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*command, "--steps", "2"],
         check=True,
-        env=environment(),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     return folder
 
@@ -175,7 +158,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.row("F2")
 @pytest.mark.timeout(900)
 def test_openai_application_is_trained_on_its_exact_tokens(folder: Path, judge: Judge) -> None:
-    done = run(folder, make_job(folder, judge.url))
+    secret = {"RAGGRPO_SECRET_JUDGE_TOKEN": JUDGE_KEY}
+    done = run_job(folder, make_job(folder, judge.url), secret)
 
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((folder / "job" / "summary.json").read_text())

@@ -24,7 +24,7 @@ from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
 from raggrpo_trainer.rollout.agents.forwarded_models import forwarded_endpoints
 from raggrpo_trainer.rollout.agents.gateway_options import gateway_options, tool_parser_name
 from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
-from raggrpo_trainer.rollout.agents.python_agent import PythonAgent, num_processes
+from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
 from raggrpo_trainer.rollout.agents.runner import AgentRunner
 from raggrpo_trainer.rollout.agents.trajectory_log import TrajectoryLog
 
@@ -125,8 +125,8 @@ def _runner(
 ) -> AgentRunner:
     match agent.type:
         case AgentType.PYTHON:
-            processes, code = num_processes(agent.processes), config.reward.code_from.path
-            return PythonAgent(agent.python, base_url, processes, code, agent.interpreter)
+            code = config.reward.code_from.path
+            return PythonAgent(agent.python, base_url, agent.processes, code, agent.interpreter)
         case AgentType.HTTP | AgentType.CONTAINER:
             by_trace = agent.identify is Identification.TRACE
             return HttpAgent(agent.url, base_url, outages, sends_trace=by_trace)

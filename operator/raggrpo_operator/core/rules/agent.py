@@ -221,8 +221,8 @@ def agent_urls_contain_no_secret(service: AgentSpec | ForwardedModels) -> bool:
 
 def _repeated_models(agent: AgentSpec) -> list[str]:
     """Return the names in `forward` that also have another meaning."""
-    names = Counter(name for each in agent.forward for name in each.models)
-    return [name for name, n in names.items() if n > 1 or name in agent.policy_models]
+    counts = Counter(name for each in agent.forward for name in each.models)
+    return [name for name, n in counts.items() if n > 1 or name in agent.policy_models]
 
 
 def container_agent_has_command(inputs: RuleInput) -> Iterator[Violation]:
@@ -250,7 +250,7 @@ def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:
         remedy = "add {baseUrl} and {apiKey}, with which the application calls the model"
         yield Violation("spec.rollout.agent.request", Reason.AGENT_IDENTIFICATION, message, remedy)
     elif used and not by_request:
-        names = ", ".join(f"{{{name}}}" for name in sorted(used))
-        message = f"{names} is only available if calls are identified by Request"
+        listed = ", ".join(f"{{{name}}}" for name in sorted(used))
+        message = f"{listed} is only available if calls are identified by Request"
         remedy = "remove it, or set identify: Request for type Http or Container"
         yield Violation("spec.rollout.agent.request", Reason.AGENT_IDENTIFICATION, message, remedy)

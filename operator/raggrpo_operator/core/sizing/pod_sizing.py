@@ -41,16 +41,16 @@ SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
-AGENT_BYTES = GIB
-"""Memory of a process of an application, and of one that imports the parsers of vLLM."""
+AGENT_CHECK_BYTES = GIB
+"""Preflight memory for a process of an application and one that imports the parsers of vLLM."""
 STAGING_BYTES = 2 * GIB
 """Memory of the staging pod, whose clients buffer parts of several files."""
 PUSH_BYTES = 2 * GIB
 """Memory of the push pod without the model that it exports."""
 PROCESS_BYTES_PER_GPU = 4 * GIB
 """Host memory of the CUDA processes of one GPU."""
-AGENT_BYTES = GIB
-"""Memory of a pod of an agent's container, if unspecified."""
+AGENT_CONTAINER_BYTES = GIB
+"""Memory of a pod of an agent container, if unspecified."""
 PROCESS_MEMORY = "256Mi"
 """Memory of a process of an agent of type Python, if unspecified.
 
@@ -138,7 +138,7 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
     ]
     if spec.rollout.agent is not None and not spec.rollout.agent.is_service:
         purpose = "the application and the parser of its tool calls"
-        memory.append(term("preflightMemory", "agent", AGENT_BYTES, purpose))
+        memory.append(term("preflightMemory", "agent", AGENT_CHECK_BYTES, purpose))
     amount = format_bytes(total(memory), memory_unit(spec))
     cpu = _capped_cpu(spec, SIDE_CPU)
     return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
@@ -193,13 +193,15 @@ def agent(spec: JobSpec) -> Sized | None:
     container = spec.rollout.agent.container if spec.rollout.agent is not None else None
     if container is None:
         return None
-    default = term("agentMemory", "application", AGENT_BYTES, "default of container.memory")
+    default = term(
+        "agentMemory", "application", AGENT_CONTAINER_BYTES, "default of container.memory"
+    )
     memory = with_specified("agentMemory", [default], container.memory)
     pod = PodSizing(
         role=PodRole.AGENT,
         replicas=container.replicas,
         cpu=container.cpu or _capped_cpu(spec, SIDE_CPU),
-        memory=container.memory or format_bytes(AGENT_BYTES, memory_unit(spec)),
+        memory=container.memory or format_bytes(AGENT_CONTAINER_BYTES, memory_unit(spec)),
     )
     return pod, memory
 

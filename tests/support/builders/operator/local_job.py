@@ -107,6 +107,20 @@ def raggrpo(*arguments: str) -> Sequence[str]:
     return [sys.executable, "-m", "raggrpo_cli.main", *arguments]
 
 
+def run_job(
+    folder: Path, job: Mapping[str, Any], env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a job with the real trainer to its end; its files are in `folder / "job"`."""
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return subprocess.run(
+        raggrpo("run", str(folder / "job.yaml"), "--dir", str(folder / "job")),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 def fake_trainer_env(orders: Mapping[str, Any]) -> dict[str, str]:
     """Return an environment in which the fake trainer is the trainer."""
     inherited = {key: value for key, value in os.environ.items() if key != ENV_RUN_MARK}

@@ -20,18 +20,12 @@ from raggrpo_trainer.child_process import (
 )
 from raggrpo_trainer.errors import TrainerError
 
-MAX_PROCESSES = 32
 IMPORT_SECONDS = 300.0
 MAX_STARTS = 3
 """Number of times that a process is started if it is killed during the import."""
 MAX_RESULT_BYTES = 16 << 20
 _UNUSABLE = "the result cannot be used"
 _LOCAL_HOSTS = "127.0.0.1,localhost"
-
-
-def num_processes(specified: int) -> int:
-    """Return the number of processes; 0 is replaced by twice the number of CPUs, with a limit."""
-    return specified or min(MAX_PROCESSES, 2 * (os.cpu_count() or 1))
 
 
 class PythonAgent:
