@@ -295,5 +295,12 @@ def _require_regular(status: os.stat_result) -> None:
 
 
 def _hub_blobs(root: Path) -> list[Path]:
-    """Return the folder that a snapshot of the Hub's cache links to, `<repository>/blobs`."""
-    return [root.parent.parent / "blobs"] if root.parent.name == "snapshots" else []
+    """Return the folders that a snapshot of the Hub's cache links to.
+
+    They are `<repository>/blobs`, and `blobs` next to the repositories, which these share.
+    """
+    repository = root.parent.parent
+    if root.parent.name != "snapshots":
+        return []
+    is_cached = repository.name.startswith(("models--", "datasets--"))
+    return [repository / "blobs", *([repository.parent / "blobs"] if is_cached else [])]

@@ -31,6 +31,7 @@ TOKEN_REMEDY = {
     "oci": "pass the folder of a Docker config.json in DOCKER_CONFIG",
 }
 """How to pass credentials, by scheme."""
+FOLDER_REMEDY = "specify a writable folder"
 UNEXPECTED = (
     ArithmeticError,
     AttributeError,
@@ -135,8 +136,11 @@ def own_path(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def translate_disk_errors(place: object) -> Iterator[None]:
-    """Raise StagingFailed for an OSError of the file system at a place."""
+def translate_disk_errors(place: object, remedy: str = FOLDER_REMEDY) -> Iterator[None]:
+    """Raise StagingFailed for an OSError of the file system at a place.
+
+    `remedy` is that of a place that cannot be written to.
+    """
     try:
         yield
     except OSError as error:
@@ -147,7 +151,7 @@ def translate_disk_errors(place: object) -> Iterator[None]:
             ) from error
         raise StagingFailed(
             StagingReason.FOLDER_NOT_WRITABLE,
-            f"{place} cannot be written to ({error.strerror or error}); specify a writable folder",
+            f"{place} cannot be written to ({error.strerror or error}); {remedy}",
         ) from error
 
 

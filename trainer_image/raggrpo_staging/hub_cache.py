@@ -1,11 +1,9 @@
 """Sources of a hub in the hub's own cache, which other programs of this machine share.
 
 huggingface_hub reads HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Its own download uses names from headers
-of the hub as paths, and has no limits, so files are downloaded as into other folders:
-
-HF_HUB_CACHE/models--org--name/blobs/CHECKSUM     files
-HF_HUB_CACHE/models--org--name/snapshots/COMMIT/… links to them
-HF_HUB_CACHE/models--org--name/refs/BRANCH        commit of a branch
+of the hub as paths, and has no limits, so files are downloaded as into other folders. A complete
+commit is used without writing to the cache; otherwise, a lock among those of huggingface_hub
+prevents two processes from downloading a repository at once.
 """
 
 import os
@@ -24,15 +22,18 @@ from raggrpo_api.fields.source import MAIN, HubSource
 from raggrpo_api.foreign_files import remove_folder
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
+from .cached_commit import NOT_WRITABLE, CachedCommit, blob_name
 from .download import Downloader, file_digest, require_folder, require_space
-from .failures import StagingFailed, own_path, translate_disk_errors
-from .folder import WORK, Marker, content_digest, revision_folder, write_json, write_marker
+from .failures import StagingFailed, translate_disk_errors
+from .folder import Marker, content_digest, revision_folder, write_marker
 from .hub import CARD, HubRemote, repository_type
+from .lock import source_lock
 from .progress import ProgressCounter
 from .remote import RemoteFile, Snapshot
 from .retries import with_retries
 from .selection import hub_files
 
+REMEDY = "set HF_HOME to a writable folder"
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -75,51 +76,34 @@ def _download(
     progress: ProgressCounter,
     stop: threading.Event,
 ) -> Path:
-    """Download the files that are not in the cache; return the folder of the commit.
-
-    A branch is stored, too, with which the cache then also works offline.
-    """
+    """Download the files that are not in the cache; return the folder of the commit."""
     require_folder(source, [each.location for each in snapshot.files])
     name = repo_folder_name(repo_id=source.repository, repo_type=repository_type(source))
-    repository = Path(constants.HF_HUB_CACHE) / name
+    cache = Path(constants.HF_HUB_CACHE)
+    commit = CachedCommit(cache / name, snapshot.revision)
     files = [*snapshot.files, *([remote.card] if remote.card else [])]
-    blobs = {_blob(each): replace(each, path=_blob(each)) for each in files}
-    missing = [each for name, each in blobs.items() if not (repository / "blobs" / name).exists()]
-    needed = sum(each.size or 0 for each in missing)
-    progress.expect(snapshot.known_bytes, snapshot.known_bytes - needed)
-    with translate_disk_errors(repository):
-        repository.mkdir(parents=True, exist_ok=True)
-        require_space(source, needed, repository)
-        Downloader(remote, progress, stop).download(
-            missing, repository / "blobs", repository / WORK
-        )
-        remove_folder(repository / WORK, ignore_errors=True)
-        commit = own_path(repository, f"snapshots/{snapshot.revision}")
-        for each in files:
-            _point(commit, each.location, repository / "blobs" / _blob(each))
-        if revision != snapshot.revision:
-            reference = own_path(repository, f"refs/{revision}")
-            reference.parent.mkdir(parents=True, exist_ok=True)
-            write_json(reference, snapshot.revision)
-    return commit
-
-
-def _blob(file: RemoteFile) -> str:
-    """Return the name of a file's content in the cache: its checksum on the hub."""
-    assert file.checksum is not None
-    return file.checksum.digest
-
-
-def _point(commit: Path, path: str, blob: Path) -> None:
-    """Link a path of a commit to its content, or copy it if there are no links."""
-    folder, _, name = path.rpartition("/")
-    pointer = (own_path(commit, folder) if folder else commit) / name
-    pointer.parent.mkdir(parents=True, exist_ok=True)
-    pointer.unlink(missing_ok=True)
-    try:
-        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
-    except PermissionError:  # EPERM of the file system
-        shutil.copyfile(blob, pointer)
+    with translate_disk_errors(commit.repository, REMEDY):
+        if all(commit.has(each) for each in files):
+            progress.expect(snapshot.known_bytes, snapshot.known_bytes)
+            try:
+                commit.record(revision)
+            except OSError as error:  # only needed offline
+                if error.errno not in NOT_WRITABLE:
+                    raise
+            return commit.folder
+        with source_lock(cache / ".locks" / name, progress.report, stop, REMEDY):
+            lacking = [each for each in files if not commit.has(each)]
+            blobs = {blob_name(each): each for each in lacking if not commit.has_blob(each)}
+            missing = [replace(each, path=name) for name, each in blobs.items()]
+            needed = sum(each.size or 0 for each in missing)
+            progress.expect(snapshot.known_bytes, snapshot.known_bytes - needed)
+            commit.repository.mkdir(parents=True, exist_ok=True)
+            require_space(source, needed, commit.repository)
+            Downloader(remote, progress, stop).download(missing, commit.blobs, commit.work)
+            commit.link(lacking)
+            commit.record(revision)
+            remove_folder(commit.work, ignore_errors=True)
+    return commit.folder
 
 
 def _cached(source: HubSource, revision: str) -> Path:
@@ -167,8 +151,8 @@ def _marker(source: HubSource, snapshot: Snapshot, cached: Path) -> Marker:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file; the cache names large files by theirs."""
-    name = path.resolve().name
+    """Return the SHA-256 of a file; a link to a large file has it as its target's name."""
+    name = Path(os.readlink(path)).name if path.is_symlink() else ""
     return name if _SHA256.fullmatch(name) else file_digest(path)
 
 

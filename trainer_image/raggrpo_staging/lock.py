@@ -19,7 +19,7 @@ from pathlib import Path
 from raggrpo_api.foreign_files import open_regular, read_json
 from raggrpo_api.trainer.staging import StagingReason
 
-from .failures import StagingFailed, Stopped, translate_disk_errors
+from .failures import FOLDER_REMEDY, StagingFailed, Stopped, translate_disk_errors
 
 HEARTBEAT_SECONDS = 5.0
 ABANDONED_SECONDS = 30.0
@@ -67,14 +67,17 @@ class SourceLock:
 
 @contextmanager
 def source_lock(
-    folder: Path, report: Callable[[str], None], stop: threading.Event
+    folder: Path,
+    report: Callable[[str], None],
+    stop: threading.Event,
+    remedy: str = FOLDER_REMEDY,
 ) -> Iterator[SourceLock]:
     """Hold the lock of a folder; while another process holds it, wait and report its holder.
 
     Sets `stop` if another process takes over the lock, and raises StagingFailed if the block was
-    stopped by that.
+    stopped by that. `remedy` is that of a folder that cannot be written to.
     """
-    with translate_disk_errors(folder):
+    with translate_disk_errors(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         lock = SourceLock(_acquire(folder, report), stop)
     try:
