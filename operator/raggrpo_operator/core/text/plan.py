@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.memory.parameters import adapter_parameters
+from raggrpo_api.memory.parameters import adapter_parameters, checkpoint_bytes
 from raggrpo_api.secrets.detection import HIDDEN
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.spec.training import TrainingSpec
@@ -14,7 +14,7 @@ from raggrpo_api.status.sizing import Sizing
 from raggrpo_api.trainer.preflight import Facts
 from raggrpo_api.trainer.progress import CheckpointRef
 from raggrpo_api.trainer.resume import Change
-from raggrpo_operator.core.spec.quantity import format_count
+from raggrpo_operator.core.spec.quantity import format_count, format_size
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.world import world
@@ -80,6 +80,7 @@ def _heading(job: RagGrpoJob, resolved: Resolved, facts: Facts | None) -> list[s
         f"Model: {facts.parameters:,} parameters, {facts.layers} layers × {facts.hidden_size}, "
         f"{facts.heads} heads, context {facts.context_length}; data: {facts.rows:,} rows",
         *_adapters(resolved.spec.training, facts),
+        *_checkpoint(resolved.spec.training, facts),
         *([start] if facts.prompt_start else []),
     ]
 
@@ -91,6 +92,13 @@ def _adapters(training: TrainingSpec, facts: Facts) -> Iterator[str]:
             f"LoRA: rank {training.lora.rank} on {facts.adapted_layers} layers, {trained} of "
             f"{format_count(facts.parameters)} parameters trained"
         )
+
+
+def _checkpoint(training: TrainingSpec, facts: Facts) -> Iterator[str]:
+    if size := checkpoint_bytes(training, facts):
+        full = checkpoint_bytes(training.model_copy(update={"lora": None}), facts)
+        compared = f" ({format_size(full)} without adapters)" if training.lora is not None else ""
+        yield f"Checkpoint: {format_size(size)}{compared}"
 
 
 def _secrets(violations: Sequence[Violation]) -> tuple[str, ...]:

@@ -155,9 +155,25 @@ def test_plan_states_share_of_trained_parameters(
     assert [line for line in lines if line.startswith("LoRA")] == expected
 
 
+@pytest.mark.row("F1")
+@pytest.mark.parametrize(
+    ("lora", "expected"),
+    [
+        (None, ["Checkpoint: 84.9 GiB"]),
+        ({}, ["Checkpoint: 924.0 MiB (84.9 GiB without adapters)"]),
+        ({"rank": 1}, ["Checkpoint: 28.9 MiB (84.9 GiB without adapters)"]),
+    ],
+)
+def test_plan_states_size_of_checkpoint(lora: dict[str, Any] | None, expected: list[str]) -> None:
+    known = {"adapted_layers": 196, "adapter_parameters_per_rank": 2_523_136}
+    facts = KNOWN_7B.model_copy(update=known)
+    lines = plan_of(make_job({"training.lora": lora}), facts).splitlines()
+    assert [line for line in lines if line.startswith("Checkpoint")] == expected
+
+
 def test_plan_names_tokens_that_start_prompts() -> None:
     facts = KNOWN_TINY.model_copy(update={"prompt_start": "<bos>"})
-    assert plan_of(make_job(), facts).splitlines()[3] == (
+    assert plan_of(make_job(), facts).splitlines()[4] == (
         "Prompts start with <bos>, which the tokenizer adds"
     )
 
