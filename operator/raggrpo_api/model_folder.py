@@ -134,10 +134,26 @@ def is_weight_file(path: Path) -> bool:
 
 
 def require_own_weights(folder: Path) -> None:
-    """Raise UnsafeModel if transformers would load the weights of another folder."""
+    """Raise UnsafeModel if transformers would load other weights than the model's own."""
     require_safe_model(folder)
-    if os.path.lexists(folder / ADAPTER):
-        raise UnsafeModel(f"{folder} is an adapter: merge it into its base model")
+    if problem := adapter_problem(folder):
+        raise UnsafeModel(problem)
+
+
+def adapter_problem(folder: Path) -> str:
+    """Return the problem of an adapter or of a model with an adapter, with its remedy, or "".
+
+    With peft, transformers adds an adapter in the folder of a model to it; without, it ignores the
+    adapter. Raises UnsafeModel if config.json cannot be read.
+    """
+    if not os.path.lexists(folder / ADAPTER):
+        return ""
+    if weights_entry(folder) is None:
+        return f"{folder} is an adapter: merge it into its base model and use the merged model"
+    return (
+        f"{folder} has a model and {ADAPTER}, but adapters are not applied: merge the adapter into "
+        f"the model, or remove {ADAPTER} to use the model without it"
+    )
 
 
 def weights_entry(folder: Path) -> Path | None:

@@ -94,6 +94,9 @@ def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
     with pytest.raises(UnsafeModel, match="is an adapter: merge it"):
         require_own_weights(folder)
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UnsafeModel, match=r"or remove adapter_config\.json to use the model with"):
+        require_own_weights(folder)
 
 
 def tokens(number: int) -> dict[str, str]:

@@ -54,6 +54,11 @@ def special_token(number: int) -> Make:
 
 def adapter(folder: Path) -> None:
     """Make the folder an adapter of a model elsewhere."""
+    (folder / "model.safetensors").unlink()
+    model_with_adapter(folder)
+
+
+def model_with_adapter(folder: Path) -> None:
     other = write_embedding_model(folder.parent / "elsewhere", ["a", "b"], context=64)
     values = {"base_model_name_or_path": str(other), "peft_type": "LORA", "r": 1}
     (folder / "adapter_config.json").write_text(json.dumps(values))
@@ -61,6 +66,7 @@ def adapter(folder: Path) -> None:
 
 CASES: dict[str, Make] = {
     "adapter": adapter,
+    "model with adapter": model_with_adapter,
     "backbone": changed(model_type="detr", backbone="resnet50", use_pretrained_backbone=True),
     "nested backbone": changed(vision_config={"model_type": "dpt", "backbone": "resnet50"}),
     "kernels of the Hub": changed(attn_implementation="someone/kernels"),
@@ -93,6 +99,7 @@ CASES: dict[str, Make] = {
 }
 REASONS = {
     "adapter": "is an adapter: merge it",
+    "model with adapter": "or remove adapter_config.json to use the model without it",
     "backbone": "config.json: backbone is 'resnet50', but",
     "nested backbone": "config.json: vision_config.backbone is 'resnet50', but",
     "kernels of the Hub": "attn_implementation is 'someone/kernels', which",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from raggrpo_api.model_folder import ADAPTER, UnsafeModel, require_safe_files
+from raggrpo_api.model_folder import UnsafeModel, adapter_problem, require_safe_files
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_api.trainer.preflight import CheckId, Facts
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
@@ -133,8 +133,8 @@ def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> I
             f"the weights in {path} are quantized ({kind}) and cannot be trained: use the model in "
             "full precision"
         )
-    elif (path / ADAPTER).exists():
-        yield f"{path} is an adapter: merge it into its base model and use the merged model"
+    elif adapter := adapter_problem(path):
+        yield adapter
     elif missing := missing_tensors(config, shapes):
         names = f"{missing[0]} and {len(missing) - 1:,} more" if missing[1:] else missing[0]
         yield (

@@ -219,7 +219,10 @@ def prefix_tensors(prefix: str) -> Any:
             change_config(quantization_config={"quant_method": "gptq"}),
             ["quantized (gptq)", "full"],
         ),
-        (lambda m: (m / "adapter_config.json").write_text("{}"), ["is an adapter: merge it"]),
+        (
+            lambda m: (m / "adapter_config.json").write_text("{}"),
+            ["a model and adapter_config.json", "merge the adapter", "or remove adapter_config.js"],
+        ),
         (prefix_tensors("_orig_mod."), ["lacks model.embed_tokens.weight and 21 more", "prefix"]),
         (change_config(num_hidden_layers=4), ["lacks model.layers.3.self_attn.q_proj.weight and"]),
         (change_config(hidden_size=16), ["lacks model.embed_tokens.weight"]),
