@@ -47,12 +47,21 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
 LINK_REMEDY = "replace the link by the file, or specify the path of the file"
 
 
+ROW_GROUP_REMEDY = (
+    "rewrite the file with smaller row groups, such as row_group_size=10_000 in pyarrow"
+)
+
+
 class UnsuitableFile(OSError):
     """The file is special, outside of its folder or too large. `strerror` has the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.strerror = reason
+
+
+class LargeRowGroup(UnsuitableFile):
+    """A row group of a parquet file is too large. `strerror` has its size and the limit."""
 
 
 class DuplicateKey(ValueError):
@@ -229,8 +238,8 @@ def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
     """Return how many rows of some columns of a parquet row group to read at a time.
 
     A value may have the size of the row group: it is stored once, but any number of rows may refer
-    to it. Raises UnsuitableFile if the row group has more than `limit` bytes, too many values, or
-    certainly a row of more than MAX_ROW_BYTES.
+    to it. Raises LargeRowGroup if the row group has more than `limit` bytes or too many values, or
+    UnsuitableFile if it certainly has a row of more than MAX_ROW_BYTES.
     """
     prefixes = tuple(f"{name}." for name in columns)
     chunks = [group.column(number) for number in range(group.num_columns)]
@@ -238,9 +247,12 @@ def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
     size = sum(each.total_uncompressed_size for each in selected)
     limit = min(MAX_ROW_GROUP_BYTES, limit)
     values = sum(each.num_values for each in selected)
-    if size > limit or max((each.num_values for each in selected), default=0) > MAX_GROUP_VALUES:
-        reason = f"a row group has {size:,} bytes in {values:,} values, more than memory allows"
-        raise UnsuitableFile(f"{reason}; write smaller row groups")
+    longest = max((each.num_values for each in selected), default=0)
+    if size > limit:
+        raise LargeRowGroup(f"a row group has {size:,} bytes, limit {limit:,}")
+    if longest > MAX_GROUP_VALUES:
+        reason = f"a column of a row group has {longest:,} values, limit {MAX_GROUP_VALUES:,}"
+        raise LargeRowGroup(reason)
     _require_small_rows(size, group.num_rows)
     row_bytes = max(1, size, VALUE_BYTES * values // max(1, group.num_rows))
     return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // row_bytes))

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.fields.text import printable
 from raggrpo_api.foreign_files import (
+    ROW_GROUP_REMEDY,
     ExpansionBudget,
+    LargeRowGroup,
     UnsuitableFile,
     batch_rows,
     limited_lines,
@@ -163,6 +165,8 @@ def _lines(path: Path) -> Iterator[Record]:
 def _parquet_records(path: Path) -> Iterator[Record]:
     try:
         yield from _rows(path)
+    except LargeRowGroup as error:
+        raise CorpusError(f"{path}: {error}; {ROW_GROUP_REMEDY}") from error
     except UnsuitableFile as error:
         raise CorpusError(f"{path}: {error}; split its passages, or use JSON lines") from error
     except MemoryError as error:  # of Python, or of Arrow

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import (
     MAX_BATCH_ROWS,
+    ROW_GROUP_REMEDY,
     DuplicateKey,
     ExpansionBudget,
+    LargeRowGroup,
     LoneSurrogate,
     NestedTooDeeply,
     UnsuitableFile,
@@ -213,7 +215,9 @@ def _json_object(path: Path, number: int, line: bytes, *, is_first: bool) -> dic
 
 
 def _unsuitable_error(path: Path, error: UnsuitableFile) -> TrainerError:
-    return data_error(str(path), str(error), "list only files with rows in data.trainFiles")
+    is_large = isinstance(error, LargeRowGroup)
+    remedy = ROW_GROUP_REMEDY if is_large else "list only files with rows in data.trainFiles"
+    return data_error(str(path), str(error), remedy)
 
 
 def _not_utf8_error(place: str, encoding: str) -> TrainerError:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raggrpo_api import foreign_files
 from raggrpo_api.foreign_files import DuplicateKey, parse_json
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_retriever.corpus import CorpusError, Passage, load_corpus
@@ -420,6 +421,30 @@ def test_hostile_vectors_are_rejected_within_limits(tmp_path: Path, name: str) -
     [outcome] = outcomes("vectors", [path]).values()
 
     assert outcome.startswith("rejected: "), outcome[-1500:]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("MAX_ROW_GROUP_BYTES", r"a row group has [\d,]+ bytes, limit 8"),
+        ("MAX_GROUP_VALUES", r"a column of a row group has 1,000 values, limit 8"),
+    ],
+)
+@pytest.mark.parametrize("read", [list_rows, load_corpus])
+def test_large_row_group_is_reported_with_size_limit_and_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Path], object],
+    limit: str,
+    words: str,
+) -> None:
+    path = tmp_path / "rows.parquet"
+    texts(*[0] * 1000)(path)
+    monkeypatch.setattr(foreign_files, limit, 8)
+    with pytest.raises(
+        (TrainerError, CorpusError), match=rf"rows.parquet: {words}; rewrite the file with sm"
+    ):
+        read(path)
 
 
 @pytest.mark.parametrize("kind", [MemoryError, pa.ArrowMemoryError])
