@@ -5,6 +5,7 @@ The job is in RAGGRPO_PUSH_JOB and RAGGRPO_PUSH_STATUS. A repeated push continue
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -124,6 +125,8 @@ def _export(checkpoints: Path, output: Path, step: str, model: str) -> None:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         problem = error_first(done.stderr, MAX_ERROR) or f"exit code {done.returncode}"
+        if done.returncode == -signal.SIGKILL:
+            problem = "it was killed, usually because memory ran out; free or request more memory"
         raise ExportFailed(f"the {step} checkpoint cannot be exported: {problem}")
 
 

@@ -113,6 +113,8 @@ class PushStatus:
     request_hash: str = ""
     """Hash of target, last step and retry annotation; a change repeats the push."""
     failed_tries: int = 0
+    out_of_memory_kills: int = 0
+    """Failed tries whose pod ran out of memory; each doubles the memory of the next one."""
     next_try_time: Time = None
     url: Message = ""
     """Location of the newest uploaded results."""

@@ -128,11 +128,15 @@ def start_problem(pod: Pod) -> StartProblem | None:
 def _out_of_memory(pod: Pod, now: datetime) -> Loss | None:
     for terminated in _terminations(pod):
         if terminated.get("reason") == OUT_OF_MEMORY:
-            limit = _memory_limit(pod)
-            detail = f"ran out of memory (OOMKilled, limit {limit})"
+            detail = out_of_memory_text(pod)
             time = _time(terminated.get("finishedAt"), now)
             return _loss(pod, Cause.HOST_OUT_OF_MEMORY, detail, time, Weight.OUT_OF_MEMORY)
     return None
+
+
+def out_of_memory_text(pod: Pod) -> str:
+    """Return the predicate of a pod that was killed at its memory limit."""
+    return f"ran out of memory ({OUT_OF_MEMORY}, limit {_memory_limit(pod)})"
 
 
 def _disrupted(pod: Pod, now: datetime) -> Loss | None:

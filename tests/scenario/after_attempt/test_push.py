@@ -9,6 +9,7 @@ import pytest
 
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.sizing import PodRole
 from raggrpo_api.trainer.staging import PushOutcome, StagingReason
 from raggrpo_operator.core.lifecycle.actions import (
     DeleteCluster,
@@ -16,7 +17,8 @@ from raggrpo_operator.core.lifecycle.actions import (
     StartPush,
     SubmitAttempt,
 )
-from raggrpo_operator.core.lifecycle.after_attempt.push import MAX_TRIES, is_push_due
+from raggrpo_operator.core.lifecycle.after_attempt.push import MAX_OOM_KILLS, MAX_TRIES, is_push_due
+from raggrpo_operator.core.sizing.size import sizing_for
 from raggrpo_operator.core.state.conditions import get_condition
 from raggrpo_operator.core.text.status_text import render_status
 from raggrpo_operator.kubernetes_runtime.rounds.events import transitions
@@ -110,6 +112,39 @@ async def test_push_is_repeated_after_transient_failures() -> None:
     assert result_pushed(status) == ("True", "Pushed")
     assert scenario.count(StartPush) == 3
     assert status.push.failed_tries == 2
+
+
+OOM = "pod p ran out of memory (OOMKilled, limit 2Gi)"
+
+
+async def test_push_that_runs_out_of_memory_gets_twice_the_memory() -> None:
+    scenario = make_pushing(OOM, "evicted", OOM)
+
+    status = await scenario.until(lambda status: status.push.failed_tries == 1)
+    message = get_condition(status, ConditionType.RESULT_PUSHED).message
+    assert message.startswith(f"{OOM}; the next pod has twice the memory; try 2 of {MAX_TRIES} at ")
+    status = await scenario.until_quiet()
+
+    assert result_pushed(status) == ("True", "Pushed")
+    starts = [each for each in scenario.runtime.performed if isinstance(each, StartPush)]
+    pods = [sizing_for(each.plan.sizing, PodRole.PUSH) for each in starts]
+    assert [each.memory for each in pods] == ["2Gi", "4Gi", "4Gi", "8Gi"]
+    assert status.push.out_of_memory_kills == 2
+
+
+async def test_push_that_needs_even_more_memory_is_reported_with_remedy() -> None:
+    scenario = make_pushing(*[OOM] * 20)
+
+    status = await scenario.until_quiet()
+
+    assert status.phase is Phase.SUCCEEDED
+    assert result_pushed(status) == ("False", "NoResult")
+    assert scenario.count(StartPush) == MAX_OOM_KILLS
+    message = get_condition(status, ConditionType.RESULT_PUSHED).message
+    assert message == (
+        f"{OOM}; push {scenario.job.spec.checkpoint.path}/export with python -m "
+        f"raggrpo_staging.push where more memory is available ({MAX_OOM_KILLS} tries)"
+    )
 
 
 @pytest.mark.parametrize(

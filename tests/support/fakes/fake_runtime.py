@@ -431,7 +431,8 @@ class FakeRuntime:
             return None
         action, started, outcome = self._push
         if isinstance(outcome, str):
-            return PushObserved(action.request_hash, problem=outcome)
+            is_oom = "OOMKilled" in outcome
+            return PushObserved(action.request_hash, problem=outcome, is_out_of_memory=is_oom)
         if (self.now - started).total_seconds() < STAGING_SECONDS:
             progress = StagingProgress(bytes_done=5 * 10**8, bytes_total=2 * 10**9)
             return PushObserved(action.request_hash, progress=progress)

@@ -13,6 +13,7 @@ from raggrpo_api.job_variables import job_variables
 from raggrpo_api.status.conditions import Phase
 from raggrpo_api.status.job_status import JobStatus, ProgressStatus
 from raggrpo_api.trainer.staging import PushOutcome, StagingReason
+from raggrpo_cli import push_results
 from support.builders.operator.jobs import make_job
 from support.servers.hub_server import TOKEN, HubServer
 
@@ -74,6 +75,18 @@ def test_push_uploads_model_with_card_report_and_summary(
         }  # fmt: skip
         assert json.loads(files["summary.json"])["step"] == 40
         assert "- this folder: the model after step 40" in files["README.md"].decode()
+
+
+def test_killed_export_is_reported_as_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_results, "EXPORT", ("sh", "-c", "kill -9 $$"))
+    outcome = push_results.push_results(make_complete_job(tmp_path, best_step=20))
+    assert outcome.reason is StagingReason.EXPORT_FAILED
+    assert outcome.message == (
+        "the best checkpoint cannot be exported: it was killed, usually because memory ran out; "
+        "free or request more memory"
+    )
 
 
 def test_repeated_push_uploads_same_files(tmp_path: Path) -> None:

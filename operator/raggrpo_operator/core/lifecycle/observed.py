@@ -35,6 +35,8 @@ class PodObserved:
     """Why it ended without a result; "" if it did not."""
     cannot_start: bool = False
     """Whether the pod cannot start until a user fixes the cause described by `problem`."""
+    is_out_of_memory: bool = False
+    """Whether `problem` is that the pod reached its memory limit."""
     waiting_for: str = ""
     """Why it has not started, for example because its image cannot be pulled."""
     waiting_reason: ConditionReason = ConditionReason.PODS_NOT_READY

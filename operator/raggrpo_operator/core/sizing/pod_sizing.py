@@ -153,21 +153,28 @@ def staging(spec: JobSpec) -> Sized | None:
     return PodSizing(role=PodRole.STAGING, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 
 
-def push(spec: JobSpec, facts: Facts, *, exports_best: bool) -> Sized | None:
+def push(spec: JobSpec, facts: Facts, *, exports_best: bool, oom_kills: int = 0) -> Sized | None:
     """Return the size of the push pod, or None if the job pushes nothing."""
-    return upload(spec, facts, exports=exports_best) if spec.output.push else None
+    if not spec.output.push:
+        return None
+    return upload(spec, facts, exports=exports_best, oom_kills=oom_kills)
 
 
-def upload(spec: JobSpec, facts: Facts, *, exports: bool) -> Sized:
+def upload(spec: JobSpec, facts: Facts, *, exports: bool, oom_kills: int = 0) -> Sized:
     """Return the size of a pod that uploads a model, and with `exports` a checkpoint's.
 
-    The export has the model in fp32 and once more in its own data type.
+    The export has the model in fp32 and once more in its own data type. Each earlier pod that ran
+    out of memory doubles the size.
     """
     memory = [term("pushMemory", "clients", PUSH_BYTES, "libraries and buffers of uploads")]
     if exports:
         exported = (LOADING_BYTES_PER_PARAMETER + EXPORT_BYTES_PER_PARAMETER) * facts.parameters
         note = with_model_note("8 B per parameter", facts)
         memory.append(term("pushMemory", "export", exported, note))
+    if oom_kills:
+        added = total(memory) * (2**oom_kills - 1)
+        note = f"doubled for each of {oom_kills} pods that ran out of memory"
+        memory.append(term("pushMemory", "outOfMemory", added, note))
     amount = format_bytes(total(memory), memory_unit(spec))
     return PodSizing(role=PodRole.PUSH, cpu=_capped_cpu(spec, SIDE_CPU), memory=amount), memory
 

@@ -39,16 +39,20 @@ _memory = partial(term, "memory")
 _gpu = partial(term, "gpu")
 
 
-def size(spec: JobSpec, facts: Facts | None = None, *, exports_best: bool = True) -> Sizing:
+def size(
+    spec: JobSpec, facts: Facts | None = None, *, exports_best: bool = True, push_oom_kills: int = 0
+) -> Sizing:
     """Return the resource requests of each kind of pod, with terms that explain each amount.
 
     The amounts outside `pods` are those of a trainer pod, except `gpus`: GPUs of the whole job.
     `exports_best`: whether the push exports a best checkpoint, which is unknown before the end.
+    `push_oom_kills`: how many pods of the push ran out of memory; each doubles the memory.
     """
     known = facts or Facts()
     trainer, terms = _trainer(spec, known)
     rollout, staging = pod_sizing.rollout(spec, known), pod_sizing.staging(spec)
-    push, agent = pod_sizing.push(spec, known, exports_best=exports_best), pod_sizing.agent(spec)
+    push = pod_sizing.push(spec, known, exports_best=exports_best, oom_kills=push_oom_kills)
+    agent = pod_sizing.agent(spec)
     others: list[Sized] = [
         pod_sizing.head(spec, known),
         *([rollout] if rollout is not None else []),

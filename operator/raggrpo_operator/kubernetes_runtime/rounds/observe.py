@@ -42,10 +42,12 @@ from raggrpo_operator.kube.cluster_objects import (
     section,
 )
 from raggrpo_operator.kube.pod_evidence import (
+    OUT_OF_MEMORY,
     Loss,
     StartProblem,
     is_head,
     main_status,
+    out_of_memory_text,
 )
 
 Manifest = Mapping[str, Any]
@@ -318,6 +320,9 @@ def _exited_pod(
     terminated: Manifest,
 ) -> Task:
     message = terminated.get("message") or ""
+    if terminated.get("reason") == OUT_OF_MEMORY:
+        problem = f"pod {_name(pod)} {out_of_memory_text(pod)}"
+        return kind(input_hash, problem=problem, is_out_of_memory=True)
     try:
         return kind(input_hash, result.model_validate_json(message))
     except ValidationError:

@@ -10,6 +10,7 @@ from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.job_status import ClusterStatus, JobStatus
 from raggrpo_api.status.reasons import ConditionReason
 from raggrpo_api.trainer.preflight import PreflightResult
+from raggrpo_api.trainer.staging import PushOutcome, StagingReason
 from raggrpo_operator.core.lifecycle.observed import (
     ClusterObserved,
     PreflightObserved,
@@ -23,6 +24,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_agent,
     observed_cluster,
     observed_preflight,
+    observed_push,
     observed_retrievers,
     service_names,
 )
@@ -206,6 +208,17 @@ def test_preflight_without_result_is_observed_with_problem(status: Manifest, wor
     assert result is not None
     assert result.result is None
     assert words in result.problem
+
+
+def test_pod_that_ran_out_of_memory_is_observed_with_its_limit() -> None:
+    outcome = PushOutcome(reason=StagingReason.UNREACHABLE)
+    status = done(outcome.model_dump_json(by_alias=True), 137)
+    status["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    result = observed_push([preflight(status)], None, False)
+    assert result is not None
+    assert result.is_out_of_memory
+    assert result.result is None
+    assert result.problem == "pod small-preflight ran out of memory (OOMKilled, limit 2Gi)"
 
 
 def test_preflight_start_failure_becomes_problem_when_final() -> None:

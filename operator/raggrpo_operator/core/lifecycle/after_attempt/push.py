@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from raggrpo_api.fields.base import format_time
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.names import EXPORT_DIR
 from raggrpo_api.status.conditions import ConditionType
 from raggrpo_api.status.job_status import JobStatus, PushStatus
 from raggrpo_api.status.reasons import ConditionReason
@@ -27,6 +28,8 @@ from .recovery import backoff, requested_retry
 
 MAX_TRIES = 6
 """Maximum pushes of the same results, each of which repeats failed requests."""
+MAX_OOM_KILLS = 4
+"""Maximum pods of the same push that run out of memory; the last one has 8 times the memory."""
 
 
 def is_push_due(job: RagGrpoJob, status: JobStatus) -> bool:
@@ -65,13 +68,20 @@ def push_results(this: Round) -> Decision:
 
 def _plan(this: Round) -> PodPlan:
     """Return the plan of the push, without memory for an export if it does not export."""
-    facts, exports_best = this.status.preflight.known_facts, this.status.has_earlier_best
-    return replace(this.pod_plan(), sizing=size(this.spec, facts, exports_best=exports_best))
+    sizing = size(
+        this.spec,
+        this.status.preflight.known_facts,
+        exports_best=this.status.has_earlier_best,
+        push_oom_kills=this.status.push.out_of_memory_kills,
+    )
+    return replace(this.pod_plan(), sizing=sizing)
 
 
 def _follow(this: Round, observed: PushObserved) -> Decision:
     if observed.result is not None:
         return _evaluate(this, observed.result)
+    if observed.is_out_of_memory:
+        return _fail_for_memory(this, observed.problem)
     if observed.problem:
         return _fail(this, ConditionReason.NO_RESULT, observed.problem, observed.cannot_start)
     limit = this.spec.recovery.deadlines.provisioning_seconds
@@ -109,6 +119,18 @@ def _evaluate(this: Round, outcome: PushOutcome) -> Decision:
         ConditionType.RESULT_PUSHED, True, ConditionReason.PUSHED, pushed_text(pushed)
     )
     return this.decision(requeue_after=0.0)
+
+
+def _fail_for_memory(this: Round, problem: str) -> Decision:
+    """Schedule a try with twice the memory, or report how to push the results by hand."""
+    kills = this.status.push.out_of_memory_kills + 1
+    this.status = replace(this.status, push=replace(this.status.push, out_of_memory_kills=kills))
+    if kills < MAX_OOM_KILLS:
+        problem = f"{problem}; the next pod has twice the memory"
+        return _fail(this, ConditionReason.NO_RESULT, problem, is_final=False)
+    folder = f"{this.spec.checkpoint.path}/{EXPORT_DIR}"
+    remedy = f"push {folder} with python -m raggrpo_staging.push where more memory is available"
+    return _fail(this, ConditionReason.NO_RESULT, f"{problem}; {remedy}", is_final=True)
 
 
 def _fail(this: Round, reason: Reason, problem: str, is_final: bool) -> Decision:
