@@ -102,7 +102,7 @@ def unexpected_failure(server: str, source: str, error: BaseException) -> Stagin
 
 def connection_failure(server: str, error: BaseException) -> StagingFailed:
     """Return the failure of a connection to a server."""
-    if any(_is_certificate_error(each) for each in causes(error)):
+    if is_certificate_failure(error):
         return StagingFailed(
             StagingReason.TLS_FAILURE,
             f"the certificate of {server} is not trusted; specify its authority in spec.caBundle",
@@ -155,8 +155,12 @@ def translate_disk_errors(place: object, remedy: str = FOLDER_REMEDY) -> Iterato
         ) from error
 
 
-def _is_certificate_error(error: BaseException) -> bool:
-    return isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(error)
+def is_certificate_failure(error: BaseException) -> bool:
+    """Return whether an error is due to a certificate that is not trusted."""
+    return any(
+        isinstance(each, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(each)
+        for each in causes(error)
+    )
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,7 +1,7 @@
 """A client of an OCI registry: that of ORAS with timeouts, and with failures as StagingFailed.
 
 It reads credentials from `config.json` in DOCKER_CONFIG or `~/.docker`. As with Docker, registries
-at loopback addresses are accessed over HTTP.
+at loopback addresses that have no TLS are accessed over HTTP.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from oras.provider import Registry
 from raggrpo_api.fields.source import LATEST, ImageSource
 from raggrpo_api.trainer.staging import StagingReason
 
-from .failures import TOKEN_REMEDY, StagingFailed
+from .failures import TOKEN_REMEDY, StagingFailed, is_certificate_failure
 from .web import check_status, limit_session, translated
 
 UPLOAD_BYTES = 64 * 2**20
@@ -26,6 +26,22 @@ UPLOAD_BYTES = 64 * 2**20
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _send_request = inspect.unwrap(Registry.do_request)
 """Without the retries of ORAS, which ignore `Retry-After`."""
+
+
+def _probe(registry: str) -> tuple[str, requests.Response]:
+    """Return the scheme of a registry, and its response."""
+    try:
+        return "https", _get("https", registry)
+    except requests.RequestException as error:
+        if not _LOOPBACK.fullmatch(registry) or is_certificate_failure(error):
+            raise
+    return "http", _get("http", registry)
+
+
+def _get(scheme: str, registry: str) -> requests.Response:
+    with requests.Session() as session:
+        limit_session(session, scheme)
+        return session.get(f"{scheme}://{registry}/v2/")
 
 
 class RegistryClient(Registry):  # type: ignore[misc]
@@ -37,10 +53,8 @@ class RegistryClient(Registry):  # type: ignore[misc]
         """Called with the size of each uploaded part of a blob."""
         version = f"@{source.digest}" if source.digest else f":{source.tag or LATEST}"
         self.container = Container(f"{source.registry}/{source.name}{version}")
-        scheme = "http" if _LOOPBACK.fullmatch(source.registry) else "https"
-        with translated(source.registry), requests.Session() as session:
-            limit_session(session, scheme)
-            probe = session.get(f"{scheme}://{source.registry}/v2/")
+        with translated(source.registry):
+            scheme, probe = _probe(source.registry)
         challenge = probe.headers.get("Www-Authenticate", "") if probe.status_code == 401 else ""
         backend = "basic" if challenge.lower().startswith("basic") else "token"
         super().__init__(insecure=scheme == "http", auth_backend=backend)

@@ -13,6 +13,7 @@ import httpx
 
 from tools.kind.go_programs import tool_folder
 
+from .private_authority import Certificate
 from .server_process import ServerProcess
 
 USER, PASSWORD = "user", "password"
@@ -24,7 +25,10 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 class OciRegistry(ServerProcess):
-    """The registry; with `password_file` or `token_auth`, it requires a login."""
+    """The registry; with `password_file` or `token_auth`, it requires a login.
+
+    With a certificate, it serves HTTPS only.
+    """
 
     ready_path = "/v2/"
     ready_statuses = (200, 401)
@@ -34,8 +38,9 @@ class OciRegistry(ServerProcess):
         folder: Path,
         password_file: Path | None = None,
         token_auth: Mapping[str, str] | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(certificate)
         self._folder, self._password_file, self._token_auth = folder, password_file, token_auth
 
     def command(self) -> Sequence[str | Path]:
@@ -50,6 +55,9 @@ class OciRegistry(ServerProcess):
             config["auth"] = {"htpasswd": {"realm": "test", "path": str(self._password_file)}}
         if self._token_auth is not None:
             config["auth"] = {"token": dict(self._token_auth)}
+        if self._certificate is not None:
+            tls = {"certificate": self._certificate.file, "key": self._certificate.key}
+            config["http"]["tls"] = {name: str(path) for name, path in tls.items()}
         file = self._folder / "registry.json"
         file.write_text(json.dumps(config))
         return [tool_folder("registry") / "registry", "serve", file]
@@ -80,10 +88,10 @@ class OciRegistry(ServerProcess):
 
     def _manifest_size(self, name: str, digest: str) -> int:
         url = f"{self.url}/v2/{name}/manifests/{digest}"
-        return int(httpx.head(url, headers={"Accept": IMAGE}).headers["Content-Length"])
+        return int(self.client.head(url, headers={"Accept": IMAGE}).headers["Content-Length"])
 
     def _put_manifest(self, name: str, manifest: Mapping[str, Any], tag: str) -> str:
-        response = httpx.put(
+        response = self.client.put(
             f"{self.url}/v2/{name}/manifests/{tag}",
             content=json.dumps(manifest),
             headers={"Content-Type": manifest["mediaType"]},
@@ -93,10 +101,10 @@ class OciRegistry(ServerProcess):
 
     def _blob(self, name: str, content: bytes) -> dict[str, Any]:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        started = httpx.post(f"{self.url}/v2/{name}/blobs/uploads/").raise_for_status()
+        started = self.client.post(f"{self.url}/v2/{name}/blobs/uploads/").raise_for_status()
         location = httpx.URL(started.headers["Location"])
         url = location.copy_merge_params({"digest": digest})
-        httpx.put(url, content=content).raise_for_status()
+        self.client.put(url, content=content).raise_for_status()
         return {"digest": digest, "size": len(content)}
 
 

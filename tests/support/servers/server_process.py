@@ -1,5 +1,6 @@
 """A server in a separate process."""
 
+import ssl
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,20 +13,25 @@ import httpx
 from support.processes.ports import free_port
 from support.processes.waiting import wait_for
 
+from .private_authority import Certificate
+
 READY_SECONDS = 30.0
 
 
 class ServerProcess(ABC):
-    """Context manager that runs a server; `stop` stops it early."""
+    """Context manager that runs a server, of HTTPS with a certificate; `stop` stops it early."""
 
     ready_path: str
     """Path that the server responds to once it is ready."""
     ready_statuses: tuple[int, ...] = (200,)
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self._certificate = certificate
         self.port = free_port()
         self.host = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.host}"
+        self.url = f"{'https' if certificate else 'http'}://{self.host}"
+        trusted = ssl.create_default_context(cafile=certificate and certificate.authority)
+        self.client = httpx.Client(verify=trusted, trust_env=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -52,13 +58,14 @@ class ServerProcess(ABC):
 
     def stop(self) -> None:
         """Kill the server."""
+        self.client.close()
         self._process.kill()
         self._process.wait()
 
     def _is_ready(self) -> bool:
         assert self._process.poll() is None, f"{type(self).__name__} exited"
         try:
-            response = httpx.get(f"{self.url}{self.ready_path}")
+            response = self.client.get(f"{self.url}{self.ready_path}")
         except httpx.TransportError:
             return False
         return response.status_code in self.ready_statuses

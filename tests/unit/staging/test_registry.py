@@ -5,6 +5,7 @@ import pytest
 
 from raggrpo_api.trainer.staging import StagingReason
 from support.servers.oci_registry import HTPASSWD, PASSWORD, OciRegistry, docker_config
+from support.servers.private_authority import make_certificate
 from support.servers.token_server import RegistryTokens
 from support.staging import PART_BYTES, Stage, files_in, make_model_source, run_push
 
@@ -27,6 +28,28 @@ def test_image_is_staged_by_digest_and_reused(registry: OciRegistry, stage: Stag
     assert files_in(Path(staged.path)) == MODEL
     pinned = make_model_source(f"oci://{registry.host}/team/model@{digest}")
     assert stage.staged(pinned).path == staged.path
+
+
+def test_loopback_registry_with_tls_is_used(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    export = tmp_path / "export"
+    export.mkdir()
+    for name, content in MODEL.items():
+        (export / name).write_bytes(content)
+    trusting = Stage(tmp_path, {"RAGGRPO_CA_BUNDLE": str(certificate.authority)})
+    (tmp_path / "2").mkdir()
+    with OciRegistry(tmp_path, certificate=certificate) as registry:
+        digest = registry.add_image("model", [IMAGE])
+        source = make_model_source(f"oci://{registry.host}/model:v1")
+        staged = trusting.staged(source)
+        pushed = run_push(trusting, export, f"oci://{registry.host}/result:v1")
+        failure = Stage(tmp_path / "2", {}).failure(source)
+
+    assert staged.revision == digest
+    assert files_in(Path(staged.path)) == MODEL
+    assert pushed.returncode == 0, pushed.stderr
+    assert failure.reason is StagingReason.TLS_FAILURE
+    assert "specify its authority in spec.caBundle" in failure.message
 
 
 def test_later_layer_removes_files(registry: OciRegistry, stage: Stage) -> None:
