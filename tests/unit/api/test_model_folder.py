@@ -92,6 +92,7 @@ def test_attention_of_transformers_is_accepted(tmp_path: Path, value: object) ->
 def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", SAFE, "adapter_config.json")
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')
+    (folder / "model.safetensors").unlink(missing_ok=True)
     with pytest.raises(UnsafeModel, match="is an adapter: merge it"):
         require_own_weights(folder)
     (folder / "model.safetensors").write_bytes(b"")

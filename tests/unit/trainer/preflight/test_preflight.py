@@ -971,7 +971,7 @@ def _link_pooling_elsewhere(model: Path) -> None:
         (_link_pooling_elsewhere, "outside of its folder"),
         (
             lambda model: (model / "adapter_config.json").write_text("{}"),
-            "is an adapter: merge it",
+            "has a model and adapter_config.json, but adapters are not applied: merge the adapter",
         ),
     ],
 )
