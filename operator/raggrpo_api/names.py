@@ -223,9 +223,13 @@ def agent_policy_name(job: str, uid: str) -> str:
     return child_name(job, uid, "agent-network")
 
 
-def gateway_name(job: str, uid: str) -> str:
-    """Return the name of the Service of the gateway on the Ray head."""
-    return child_name(job, uid, "gateway")
+def gateway_name(job: str) -> str:
+    """Return the name of the Service of the gateway on the Ray head.
+
+    It does not depend on the job's UID, so that applications can be configured before the job
+    exists.
+    """
+    return f"{job}-gateway"
 
 
 def claim_name(job: str, volume: str) -> str:

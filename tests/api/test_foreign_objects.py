@@ -264,7 +264,7 @@ async def test_foreign_object_created_before_apply_is_left_unchanged(
         if written["kind"] == kind:
             stored.append(await cluster.replace(theirs))
 
-    client = RacingClient(cluster.client, "apply", replace_first)
+    client = RacingClient(cluster.client, "replace", replace_first)
     with pytest.raises(Conflict):
         await KINDS[kind].write(children(client), job)
 
@@ -282,8 +282,8 @@ async def test_object_deleted_before_apply_is_not_recreated(cluster: Cluster, ki
             assert existing is not None
             await cluster.delete(existing)
 
-    with pytest.raises(Conflict):
-        await KINDS[kind].write(children(RacingClient(cluster.client, "apply", remove)), job)
+    with pytest.raises(NotFound):
+        await KINDS[kind].write(children(RacingClient(cluster.client, "replace", remove)), job)
     assert await cluster.read(KINDS[kind].render(job)) is None
 
 

@@ -209,6 +209,9 @@ async def test_job_start_takes_twelve_writes(
     }
 
 
+DEPLOYMENTS = ("apps/v1", "deployments")
+
+
 async def test_managed_retriever_is_deleted_after_job_succeeds(
     environment: OperatorEnvironment,
 ) -> None:
@@ -220,17 +223,25 @@ async def test_managed_retriever_is_deleted_after_job_succeeds(
         return bool(await environment.all_of(*kind))
 
     await environment.until_true(lambda: there_is(deployments))
-    [deployment] = await environment.all_of(*deployments)
     await environment.until_true(lambda: there_is(services))
-    path = path_of(*deployments, environment.namespace, deployment["metadata"]["name"])
-    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
-    await environment.api.patch(f"{path}/status", {"status": ready})
+    await roll_out(environment)
     await environment.until(is_phase("Succeeded"))
 
     async def both_are_gone() -> bool:
         return not await there_is(deployments) and not await there_is(services)
 
     await environment.until_true(both_are_gone)
+
+
+async def roll_out(environment: OperatorEnvironment) -> Manifest:
+    """Do what the controller of Deployments does for the only Deployment, and return it."""
+    [deployment] = await environment.all_of(*DEPLOYMENTS)
+    metadata, replicas = deployment["metadata"], deployment["spec"]["replicas"]
+    counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    status = dict.fromkeys(counts, replicas) | {"observedGeneration": metadata["generation"]}
+    path = path_of(*DEPLOYMENTS, environment.namespace, metadata["name"])
+    await environment.api.patch(f"{path}/status", {"status": status})
+    return deployment
 
 
 CONTAINER = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
@@ -262,9 +273,7 @@ async def test_container_of_agent_is_started_restored_and_deleted_after_job_succ
     await environment.until_true(is_restored)
     policies = await environment.all_of("networking.k8s.io/v1", "networkpolicies")
     assert len(policies) == 2
-    path = path_of(*deployments, environment.namespace, first["metadata"]["name"])
-    ready = {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
-    await environment.api.patch(f"{path}/status", {"status": ready})
+    await roll_out(environment)
     await environment.until(is_phase("Succeeded"))
 
     async def only_gateway_remains() -> bool:

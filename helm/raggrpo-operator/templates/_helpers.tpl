@@ -89,7 +89,7 @@ seccompProfile: {type: RuntimeDefault}
   verbs: [create]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, create, patch, delete]
+  verbs: [get, list, watch, create, patch, delete]
 # Created from the templates of jobs; never changed or deleted.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]

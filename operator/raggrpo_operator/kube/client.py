@@ -35,6 +35,9 @@ TIMEOUT_SECONDS = 30
 MAX_MESSAGE = 1024
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
+REPLACED_METADATA = ("uid", "resourceVersion", "labels")
+"""The API server rejects the change if uid or resourceVersion is another one."""
 PAGE_SIZE = 10
 """Objects per page of a list; an object of 1.5 MB of JSON takes 40 MB as Python objects."""
 RECURSION_LIMIT = 16_000
@@ -112,6 +115,13 @@ class KubeClient(Protocol):
         """Apply the manifest (server-side, forced). Raises Conflict if resourceVersion is stale."""
         ...
 
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace labels and spec of the object. Raises Conflict if uid or resourceVersion differs.
+
+        Unlike `apply`, this removes every field that the manifest does not have.
+        """
+        ...
+
     async def apply_status(self, manifest: Manifest) -> Manifest:
         """Apply the status in the manifest. Raises Conflict if resourceVersion is stale."""
         ...
@@ -164,6 +174,16 @@ class ApiServer:
         """Apply the manifest."""
         return await self._apply(manifest, "")
 
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace labels and spec of the object with those of the manifest."""
+        metadata = manifest["metadata"]
+        new = {f"/metadata/{name}": metadata[name] for name in REPLACED_METADATA}
+        new["/spec"] = manifest["spec"]
+        changes = [{"op": "add", "path": path, "value": value} for path, value in new.items()]
+        path = resource_of(manifest).path(metadata["namespace"], metadata["name"])
+        query = {"fieldManager": names.MANAGER, "fieldValidation": "Strict"}
+        return await self._call("PATCH", path, body=changes, query=query, content=JSON_PATCH)
+
     async def apply_status(self, manifest: Manifest) -> Manifest:
         """Apply the status in the manifest."""
         return await self._apply(manifest, "status")
@@ -207,7 +227,7 @@ class ApiServer:
         method: str,
         path: str,
         *,
-        body: Manifest | None = None,
+        body: Manifest | list[Manifest] | None = None,
         query: Mapping[str, str] | None = None,
         content: str = JSON,
         accept: str = JSON,

@@ -14,6 +14,9 @@ RAY_CLUSTER_LABEL = "ray.io/cluster"
 """Label on every pod that KubeRay creates; its value is the name of the RayCluster."""
 RAY_NODE_TYPE_LABEL = "ray.io/node-type"
 
+POD_TEMPLATE_LABEL = "pod-template-hash"
+"""Label on the pods of a Deployment; its value is the suffix of the name of their ReplicaSet."""
+
 
 class JobKey(NamedTuple):
     """Namespace and name of a job."""
@@ -42,6 +45,7 @@ class ClusterObjects:
     pods: ByJob = field(default_factory=dict)
     config_maps: ByJob = field(default_factory=dict)
     deployments: ByJob = field(default_factory=dict)
+    services: ByJob = field(default_factory=dict)
     network_policies: ByJob = field(default_factory=dict)
 
     def job(self, key: JobKey) -> Manifest | None:

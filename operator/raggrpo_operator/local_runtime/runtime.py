@@ -17,6 +17,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.sealed_config import seal
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
+    ApplyServices,
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
@@ -156,6 +157,8 @@ class LocalRuntime:
                 self._retrievers.start(action.name, action.managed)
             case StopRetrievers():
                 self._retrievers.stop()
+            case ApplyServices():
+                pass  # processes on one machine need no Services
             case StartAgent():
                 self._agent.start(action)
             case StopAgent():

@@ -7,7 +7,14 @@ import pytest
 
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
-from raggrpo_operator.core.lifecycle.actions import CreateCluster, StartAgent, StopAgent
+from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_operator.core.lifecycle.actions import (
+    ApplyServices,
+    CreateCluster,
+    StartAgent,
+    StopAgent,
+    SubmitAttempt,
+)
 from raggrpo_operator.core.lifecycle.observed import ServiceObserved
 from support.fakes.fake_runtime import CRASH, Scenario, causes, make_scenario, make_scenario_job
 
@@ -21,6 +28,14 @@ def agent(scenario: Scenario) -> ServiceObserved:
     observed = scenario.runtime.agent
     assert observed is not None
     return observed
+
+
+def change_image(scenario: Scenario) -> None:
+    """Change the image of the container to app:2."""
+    changed = AGENT | {"container": {"image": "app:2"}}
+    spec = make_scenario_job({"rollout.agent": changed}).spec
+    metadata = scenario.job.metadata.model_copy(update={"generation": 2})
+    scenario.job = scenario.job.model_copy(update={"spec": spec, "metadata": metadata})
 
 
 @pytest.mark.row("F2")
@@ -97,14 +112,7 @@ async def test_changed_agent_is_replaced_before_next_attempt_only() -> None:
     scenario = make_scenario({(1, 27): CRASH}, changes=CONTAINER)
     await scenario.until(lambda status: status.progress.step >= 5)
     old = agent(scenario).spec_hash
-    changed = AGENT | {"container": {"image": "app:2"}}
-    spec = make_scenario_job({"rollout.agent": changed}).spec
-    scenario.job = scenario.job.model_copy(
-        update={
-            "spec": spec,
-            "metadata": scenario.job.metadata.model_copy(update={"generation": 2}),
-        }
-    )
+    change_image(scenario)
 
     await scenario.until(lambda status: status.progress.step >= 20)
     assert agent(scenario).spec_hash == old
@@ -113,3 +121,119 @@ async def test_changed_agent_is_replaced_before_next_attempt_only() -> None:
     starts = [each for each in scenario.runtime.performed if isinstance(each, StartAgent)]
     assert [each.container.image for each in starts] == ["app:1", "app:2"]
     assert causes(scenario)[-1] is Cause.SUCCEEDED
+
+
+async def test_agent_of_older_template_is_not_ready() -> None:
+    scenario = make_scenario({(1, 27): CRASH}, changes=CONTAINER)
+    await scenario.until(lambda status: status.progress.step >= 5)
+    old = agent(scenario)
+    change_image(scenario)
+    scenario.runtime.keeps_agent = True  # the runtime still observes the replaced container
+    await scenario.until(lambda _: scenario.count(StartAgent) > 1)
+    until = scenario.runtime.now + timedelta(seconds=30)
+
+    await scenario.until(lambda _: scenario.runtime.now >= until)
+
+    assert scenario.condition(ConditionType.AGENT_SERVICE_READY)[:2] == ("False", "AgentNotReady")
+    assert len(causes(scenario)) == 1
+    assert agent(scenario) == old
+    scenario.runtime.keeps_agent = False
+    await scenario.until_quiet()
+    assert causes(scenario)[-1] is Cause.SUCCEEDED
+
+
+async def test_missing_services_are_created_before_agent_and_during_attempt() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    scenario.runtime.has_services = False
+    await scenario.until(lambda status: status.progress.step >= 5)
+    order = [type(each) for each in scenario.runtime.performed]
+    assert order.index(ApplyServices) < order.index(StartAgent)
+    scenario.runtime.has_services = False
+
+    await scenario.until_quiet()
+
+    assert causes(scenario) == [Cause.SUCCEEDED]
+    assert scenario.count(ApplyServices) == 2
+
+
+@pytest.mark.parametrize("problem", [DOWN, None], ids=["down", "deleted"])
+async def test_submission_waits_until_agent_is_ready(problem: ServiceObserved | None) -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    scenario.runtime.cluster_seconds = 30
+    await scenario.until(lambda _: scenario.count(CreateCluster) == 1)
+    ready = agent(scenario)
+    scenario.runtime.keeps_agent = True
+    scenario.runtime.agent = problem and replace(problem, spec_hash=ready.spec_hash)
+    until = scenario.runtime.now + timedelta(seconds=90)
+
+    await scenario.until(lambda _: scenario.runtime.now >= until)
+
+    assert scenario.count(SubmitAttempt) == 0
+    assert scenario.condition(ConditionType.AGENT_SERVICE_READY)[0] == "False"
+    scenario.runtime.agent = ready
+    await scenario.until_quiet()
+    assert causes(scenario) == [Cause.SUCCEEDED]
+    submitted = [each for each in scenario.runtime.performed if isinstance(each, SubmitAttempt)]
+    assert submitted[0].config.rollout.agent is not None
+    assert submitted[0].config.rollout.agent.url.startswith(ready.address)
+
+
+async def test_agent_not_ready_at_submission_gets_full_deadline_and_fails_job() -> None:
+    scenario = make_scenario(changes=CONTAINER | SHORT)
+    scenario.runtime.cluster_seconds = 50
+    await scenario.until(lambda _: scenario.count(CreateCluster) == 1)
+    created, ready = scenario.runtime.now, agent(scenario)
+    scenario.runtime.agent = replace(DOWN, spec_hash=ready.spec_hash)
+    await scenario.until(lambda _: scenario.runtime.now >= created + timedelta(seconds=100))
+    scenario.runtime.agent = ready
+    await scenario.until(lambda status: status.progress.step >= 1)
+    assert causes(scenario) == [None]
+
+    again = make_scenario(changes=CONTAINER | SHORT)
+    await again.until(lambda _: again.count(CreateCluster) == 1)
+    again.runtime.agent = replace(DOWN, spec_hash=ready.spec_hash)
+    await again.until_quiet()
+
+    status, reason, message = again.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "StartFailed")
+    assert "was not ready within 60 s: agent: exited" in message
+    assert causes(again) == [Cause.START_FAILED]
+
+
+async def test_agent_that_is_not_ready_during_attempt_is_reported() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    await scenario.until(lambda status: status.progress.step >= 5)
+    ready = agent(scenario)
+    pull = "pod agent-x: ImagePullBackOff: app:1"
+    scenario.runtime.agent = replace(
+        DOWN, spec_hash="", problem=pull, reason=ConditionReason.IMAGE_PULL_FAILED
+    )
+    await scenario.until(lambda status: status.progress.step >= 10)
+
+    status, reason, message = scenario.condition(ConditionType.AGENT_SERVICE_READY)
+    assert (status, reason) == ("False", "ImagePullFailed")
+    assert message.startswith(f"agent: {pull}; correct rollout.agent.container.image")
+    scenario.runtime.agent = replace(ready, restarts=3)
+    await scenario.until_quiet()
+
+    condition = scenario.condition(ConditionType.AGENT_SERVICE_READY)
+    assert condition == ("True", "Ready", "agent (restarts: 3)")
+    assert causes(scenario) == [Cause.SUCCEEDED]
+
+
+async def test_image_of_agent_that_cannot_be_pulled_fails_job() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    await scenario.until(lambda _: scenario.count(StartAgent) == 1)
+    scenario.runtime.agent = replace(
+        DOWN,
+        spec_hash=agent(scenario).spec_hash,
+        problem="pod agent-x: ImagePullBackOff: app:1",
+        reason=ConditionReason.IMAGE_PULL_FAILED,
+        cause=Cause.START_FAILED,
+    )
+
+    await scenario.until_quiet()
+
+    status, reason, message = scenario.condition(ConditionType.FAILED)
+    assert (status, reason) == ("True", "StartFailed")
+    assert "pod agent-x: ImagePullBackOff: app:1; correct rollout.agent.container.image" in message

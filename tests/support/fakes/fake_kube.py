@@ -57,6 +57,17 @@ class FakeKube:
     async def apply(self, manifest: Manifest) -> Manifest:
         return self._apply("apply", manifest, manifest)
 
+    async def replace(self, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        self._called("replace", resource_of(manifest), metadata["name"])
+        old = self.objects.get(_address_of(manifest), {}).get("metadata", {})
+        for field in ("uid", "resourceVersion"):
+            if metadata[field] != old.get(field):
+                raise Conflict(f"{metadata['name']} has another {field}")
+        changed = {**old, "labels": metadata["labels"]}
+        stored = {**manifest, "metadata": changed}
+        return copy.deepcopy(self.put(copy.deepcopy(stored)))
+
     async def apply_status(self, manifest: Manifest) -> Manifest:
         return self._apply("apply_status", manifest, {"status": manifest["status"]})
 

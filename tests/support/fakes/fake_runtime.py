@@ -37,6 +37,7 @@ from raggrpo_api.trainer.staging import (
 )
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
+    ApplyServices,
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
@@ -194,6 +195,10 @@ class FakeRuntime:
     attempt: Attempt | None = None
     retrievers: dict[str, ServiceObserved] = field(default_factory=dict)
     agent: ServiceObserved | None = None
+    keeps_agent: bool = False
+    """Whether a started agent is not observed yet."""
+    has_services: bool = True
+    """Whether all Services exist."""
     _cluster: tuple[int, datetime] | None = None
     _lost: tuple[Cause, str, str] | None = None
     _lost_at: datetime = T0
@@ -221,6 +226,7 @@ class FakeRuntime:
             progress=None if self.is_blind or self.missing_key else self._progress(),
             retrievers=tuple(self.retrievers.values()),
             agent=self.agent,
+            has_services=self.has_services,
             is_head_reachable=not self._head_is_silent and not self.missing_key,
             missing_key=self.missing_key,
             can_replace_cluster=self.can_replace_cluster,
@@ -255,10 +261,14 @@ class FakeRuntime:
                 self.retrievers[name] = ServiceObserved(name, f"http://{name}", is_ready=True)
             case StopRetrievers():
                 self.retrievers.clear()
-            case StartAgent(spec_hash=spec_hash):
+            case ApplyServices():
+                self.has_services = True
+            case StartAgent(spec_hash=spec_hash) if not self.keeps_agent:
                 self.agent = ServiceObserved(
                     "agent", "http://agent", is_ready=True, spec_hash=spec_hash
                 )
+            case StartAgent():
+                pass
             case StopAgent():
                 self.agent = None
             case CreateCluster(number=number):

@@ -75,6 +75,9 @@ BAD_PODS: Mapping[str, Callable[[Manifest], None]] = {
     "a probe of another host": in_container(
         livenessProbe={"httpGet": {"host": "169.254.169.254", "port": 80, "path": "/"}}
     ),
+    "a startup probe of another host": in_container(
+        startupProbe={"tcpSocket": {"host": "169.254.169.254", "port": 80}}
+    ),
     "a hook to another host": in_container(
         lifecycle={"preStop": {"httpGet": {"host": "169.254.169.254", "port": 80}}}
     ),

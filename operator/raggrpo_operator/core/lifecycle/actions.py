@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raggrpo_api.fields.base import AttemptNumber, ClusterNumber
 from raggrpo_api.job import RagGrpoJob
-from raggrpo_api.spec.agent import AgentContainer
+from raggrpo_api.spec.agent import AgentContainer, AgentSpec
 from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_api.status.sizing import Sizing
@@ -83,6 +83,13 @@ class StopRetrievers:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyServices:
+    """Create the Services of the gateway, the agent and the retrievers that do not exist."""
+
+    agent: AgentSpec | None
+
+
+@dataclass(frozen=True, slots=True)
 class StartAgent:
     """Start the container of the agent, or replace it if its spec has changed."""
 
@@ -149,6 +156,7 @@ Action = (
     | DeletePush
     | StartRetriever
     | StopRetrievers
+    | ApplyServices
     | StartAgent
     | StopAgent
     | CreateCluster

@@ -235,6 +235,7 @@ def _continue_attempt(this: Round) -> Decision:
         this.actions.append(DeleteCluster(cluster.number))
         return this.decision(RELEASE_SECONDS)
     services.ensure_services(this)
+    services.report_services(this)
     # Ignore observations of earlier attempts and clusters.
     own = cluster if cluster is not None and cluster.number == record.cluster else None
     attempt, progress = observed.attempt, observed.progress

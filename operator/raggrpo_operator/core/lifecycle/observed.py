@@ -132,6 +132,8 @@ class ServiceObserved:
     """Condition reason for `problem`; None: the service is not ready."""
     spec_hash: str = ""
     """Hash of the spec that the service was started with; "" for retrievers."""
+    restarts: int = 0
+    """Restarts of the containers of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Observed:
     """Response of GET /progress; None if it could not be read."""
     retrievers: tuple[ServiceObserved, ...] = ()
     agent: ServiceObserved | None = None
+    has_services: bool = True
+    """Whether all Services of the gateway, the agent and the retrievers exist."""
     device: DeviceObserved | None = None
     """Set once preflight has a result; None if the device is unknown."""
     start: StartObserved | None = None

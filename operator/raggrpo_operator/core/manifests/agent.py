@@ -34,7 +34,8 @@ def render_agent(job: Metadata, settings: ClusterSettings, action: StartAgent) -
         for name, words in (("command", own.command), ("args", own.args))
         if words
     }
-    server |= server_ports_and_probes(own.port, own.health_path)
+    start_seconds = spec.recovery.deadlines.provisioning_seconds
+    server |= server_ports_and_probes(own.port, own.health_path, start_seconds)
     pod = pod_spec(plan, settings, server, sizing=sized)
     return deployment(
         job,
@@ -55,14 +56,14 @@ def render_agent_service(job: Metadata, own: AgentContainer) -> Manifest:
 
 def render_gateway_service(job: Metadata) -> Manifest:
     """Return the Service of the gateway, whose pod is the Ray head."""
-    name = names.gateway_name(job.name, job.uid)
+    name = names.gateway_name(job.name)
     return service(job, name, _label(PodRole.HEAD), names.GATEWAY_PORT, names.GATEWAY_PORT)
 
 
 def gateway_url(job: Metadata) -> str:
     """Return the URL at which applications outside the head reach the gateway."""
-    name = names.gateway_name(job.name, job.uid)
-    return service_address(job.namespace, name, names.GATEWAY_PORT) + "/v1"
+    address = service_address(job.namespace, names.gateway_name(job.name), names.GATEWAY_PORT)
+    return f"{address}/v1"
 
 
 def agent_address(job: Metadata, own: AgentContainer) -> str:

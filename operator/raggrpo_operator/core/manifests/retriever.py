@@ -30,8 +30,9 @@ def render_deployment(job: Metadata, settings: ClusterSettings, action: StartRet
     )
     server["volumeMounts"] += _index_mounts(plan.spec, action.managed)
     # The port opens before the index is loaded; /healthz reports readiness.
+    start_seconds = plan.spec.recovery.deadlines.provisioning_seconds
     server |= {"command": _command(action.managed)} | server_ports_and_probes(
-        names.RETRIEVER_PORT, "/healthz"
+        names.RETRIEVER_PORT, "/healthz", start_seconds
     )
     pod = pod_spec(plan, settings, server, sizing=sized)
     name = names.retriever_name(job.name, job.uid, action.name)

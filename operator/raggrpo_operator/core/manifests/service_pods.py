@@ -7,8 +7,9 @@ from raggrpo_api.status.sizing import PodRole
 from .metadata import Manifest, child_metadata
 from .pods import pod_labels
 
-LIVENESS = {"initialDelaySeconds": 60, "periodSeconds": 20, "failureThreshold": 6}
+LIVENESS = {"periodSeconds": 20, "failureThreshold": 6}
 """The port of a server that hangs stays open, so only an exit or a closed port restarts it."""
+STARTUP_PERIOD_SECONDS = 5
 
 
 def deployment(
@@ -33,7 +34,7 @@ def deployment(
             "selector": {"matchLabels": _selector(job, labels)},
             "strategy": {"type": strategy},
             "template": {
-                "metadata": {"labels": pod_labels(job, role) | labels},
+                "metadata": {"labels": pod_labels(job, role) | labels | (spec_hash or {})},
                 "spec": pod | {"terminationGracePeriodSeconds": 10},
             },
         },
@@ -58,15 +59,23 @@ def service(
     }
 
 
-def server_ports_and_probes(port: int, health_path: str) -> Manifest:
-    """Return the port and probes of a server's container; without a path, the port is probed."""
+def server_ports_and_probes(port: int, health_path: str, start_seconds: int) -> Manifest:
+    """Return the port and probes of a server's container; without a path, the port is probed.
+
+    A server that does not open its port within `start_seconds` is restarted.
+    """
     http = {"httpGet": {"path": health_path, "port": "http"}}
     tcp = {"tcpSocket": {"port": "http"}}
     ready = {"periodSeconds": 5, "timeoutSeconds": 3}
+    starting = {
+        "periodSeconds": STARTUP_PERIOD_SECONDS,
+        "failureThreshold": max(1, start_seconds // STARTUP_PERIOD_SECONDS),
+    }
     return {
         "ports": [{"name": "http", "containerPort": port}],
         "readinessProbe": (http if health_path else tcp) | ready,
         "livenessProbe": tcp | LIVENESS,
+        "startupProbe": tcp | starting,
     }
 
 

@@ -96,8 +96,12 @@ class Children:
         await self.owned.apply(job, render_deployment(job, self.settings, action))
 
     async def start_agent(self, job: Metadata, action: StartAgent) -> None:
-        """Apply the Service and Deployment of an agent's container; see `start_retriever`."""
+        """Apply the Services and the Deployment of an agent's container; see `start_retriever`.
+
+        The application may resolve the name of the gateway when it starts.
+        """
         await self._ensure_network_policy(job, action.plan)
+        await self.owned.apply(job, render_gateway_service(job))
         await self.owned.apply(job, render_agent_service(job, action.container))
         await self.owned.apply(job, render_agent(job, self.settings, action))
 

@@ -34,6 +34,7 @@ from raggrpo_operator.core.spec.images import image_id
 from raggrpo_operator.core.state.conditions import parse_timestamp
 from raggrpo_operator.kube.client import is_quota_rejection
 from raggrpo_operator.kube.cluster_objects import (
+    POD_TEMPLATE_LABEL,
     condition_of,
     controller_of,
     is_being_deleted,
@@ -386,29 +387,63 @@ def _service(
     check_start: StartCheck,
 ) -> ServiceObserved:
     address = service_address(deployment["metadata"]["namespace"], _name(deployment), port)
-    if deployment.get("status", {}).get("readyReplicas", 0) >= 1:
-        return ServiceObserved(name, address, is_ready=True)
-    for pod in pods:
-        template = labels_of(pod).get("pod-template-hash", "")
-        if not _is_controlled_by(pod, "ReplicaSet", f"{_name(deployment)}-{template}"):
+    current = [pod for pod in pods if _is_of_current_template(pod, deployment)]
+    restarts = sum(main_status(pod).get("restartCount", 0) for pod in current)
+    service = ServiceObserved(name, address, restarts=restarts)
+    if is_rolled_out(deployment):
+        return replace(service, is_ready=True)
+    for pod in current:
+        if condition_of(pod, "Ready").get("status") == "True":
             continue
+        start, is_final = check_start(pod)
+        reason = start.reason if start is not None else None
         terminated = _terminated_state(pod, include_last=True)
         if terminated is not None:
             code, message = terminated.get("exitCode"), terminated.get("message", "")
             problem = f"pod {_name(pod)} exited with exit code {code}: {message}"
             is_of_data = code == ExitCode.DATA_ERROR and name != AGENT
             cause = Cause.DATA_ERROR if is_of_data else None
-            return ServiceObserved(name, address, problem=one_line(problem, 1000), cause=cause)
-        start, is_final = check_start(pod)
+            return replace(service, problem=one_line(problem, 1000), cause=cause, reason=reason)
         if start is not None:
             cause = Cause.START_FAILED if is_final else None
-            return ServiceObserved(
-                name, address, problem=start.message, cause=cause, reason=start.reason
-            )
+            return replace(service, problem=start.message, cause=cause, reason=reason)
     failure = replica_failure(deployment)
     if failure is not None:
-        return ServiceObserved(name, address, problem=failure[1], reason=failure[0])
-    return ServiceObserved(name, address, problem="starting")
+        return replace(service, problem=failure[1], reason=failure[0])
+    return replace(service, problem=_rollout(deployment))
+
+
+def is_rolled_out(deployment: Manifest) -> bool:
+    """Return whether all replicas have the current template and are available.
+
+    This is the end of `kubectl rollout status`.
+    """
+    status = section(deployment, "status")
+    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
+        return False
+    expected = _num_replicas(deployment)
+    counts = ("replicas", "updatedReplicas", "availableReplicas")
+    return all(status.get(count, 0) == expected for count in counts)
+
+
+def _num_replicas(deployment: Manifest) -> int:
+    return max(1, int(section(deployment, "spec").get("replicas", 1)))
+
+
+def _rollout(deployment: Manifest) -> str:
+    available = section(deployment, "status").get("availableReplicas", 0)
+    expected = _num_replicas(deployment)
+    return f"starting ({min(available, expected - 1)} of {expected} replicas available)"
+
+
+def _is_of_current_template(pod: Manifest, deployment: Manifest) -> bool:
+    """Return whether a Deployment controls the pod and has its spec hash, if it has one."""
+    labels = labels_of(pod)
+    replica_set = f"{_name(deployment)}-{labels.get(POD_TEMPLATE_LABEL, '')}"
+    spec_hash = labels_of(deployment).get(names.LABEL_SPEC_HASH, "")
+    is_current = labels.get(names.LABEL_SPEC_HASH, "") == spec_hash
+    is_own = _is_controlled_by(pod, "ReplicaSet", replica_set)
+    return is_own and is_current and not is_being_deleted(pod)
 
 
 def _terminated_state(pod: Manifest, *, include_last: bool = False) -> Manifest | None:

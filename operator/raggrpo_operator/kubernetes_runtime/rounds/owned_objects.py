@@ -7,12 +7,28 @@ API server rejects the write if the name now belongs to another object.
 import logging
 from dataclasses import dataclass
 
+from raggrpo_api import names
 from raggrpo_api.job import Metadata
-from raggrpo_operator.errors import AlreadyExists, Conflict, NameTaken, NotFound, TransientError
+from raggrpo_operator.errors import (
+    AlreadyExists,
+    Conflict,
+    NameTaken,
+    NotFound,
+    PermanentError,
+    TransientError,
+)
 from raggrpo_operator.kube.client import KubeClient, Manifest, Resource, resource_of
-from raggrpo_operator.kube.cluster_objects import is_being_deleted, is_owned, labels_of
+from raggrpo_operator.kube.cluster_objects import (
+    controller_of,
+    is_being_deleted,
+    is_owned,
+    labels_of,
+)
 
 log = logging.getLogger(__name__)
+
+IMMUTABLE = "field is immutable"
+"""Text of the API server's error for a change of a field that must not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +54,13 @@ class OwnedObjects:
         return None
 
     async def apply(self, job: Metadata, manifest: Manifest) -> None:
-        """Create an object, or update the existing object if it differs from the manifest.
+        """Create an object, or replace labels and spec of the existing object if they differ.
+
+        An object with a change that Kubernetes does not allow is deleted; a later round creates it.
 
         Raises:
             NameTaken: The job does not own the object with this name.
+            TransientError: The object is being deleted.
 
         """
         existing = await self._existing(job, manifest) or await self.create(job, manifest)
@@ -52,8 +71,18 @@ class OwnedObjects:
             raise TransientError(f"{manifest['kind']} {metadata['name']} is terminating")
         if _is_up_to_date(existing, manifest):
             return
-        version = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        await self.client.apply(manifest | {"metadata": manifest["metadata"] | version})
+        changed = {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "labels": {**labels_of(existing), **labels_of(manifest)},
+        }
+        try:
+            await self.client.replace(manifest | {"metadata": manifest["metadata"] | changed})
+        except PermanentError as error:
+            if IMMUTABLE not in str(error):
+                raise
+            await self.delete(job, resource_of(manifest), existing)
+            raise TransientError(f"deleted, to create it with the change: {error}") from error
 
     async def delete(self, job: Metadata, resource: Resource, item: Manifest) -> None:
         """Delete an object, unless the object is terminating or not owned by the job."""
@@ -68,7 +97,13 @@ class OwnedObjects:
             log.info("%s %s is already gone: %s", resource.plural, metadata["name"], error)
 
     async def _existing(self, job: Metadata, manifest: Manifest) -> Manifest | None:
-        """Return the existing object, or None. Raises NameTaken if the job does not own it."""
+        """Return the existing object, or None.
+
+        Raises:
+            NameTaken: The job does not own it.
+            TransientError: An earlier job of this name owns it; it is deleted with that job.
+
+        """
         metadata = manifest["metadata"]
         try:
             existing = await self.client.get(
@@ -76,9 +111,13 @@ class OwnedObjects:
             )
         except NotFound:
             return None
-        if not is_owned(existing, job.uid):
-            raise name_taken(manifest) from None
-        return existing
+        if is_owned(existing, job.uid):
+            return existing
+        owner = controller_of(existing)
+        if (owner.get("kind"), owner.get("name")) == (names.KIND, job.name):
+            kind, name = manifest["kind"], metadata["name"]
+            raise TransientError(f"{kind} {name} of an earlier job of this name is terminating")
+        raise name_taken(manifest)
 
 
 def _is_up_to_date(existing: Manifest, manifest: Manifest) -> bool:

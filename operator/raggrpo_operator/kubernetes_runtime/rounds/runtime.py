@@ -17,6 +17,7 @@ from raggrpo_api.trainer.sealed_config import open_sealed, seal
 from raggrpo_api.trainer.staging import StagingProgress
 from raggrpo_operator.core.lifecycle.actions import (
     Action,
+    ApplyServices,
     CreateCluster,
     DeleteCluster,
     DeletePreflight,
@@ -57,6 +58,7 @@ from raggrpo_operator.kube.client import JOBS, PODS, RAY_CLUSTERS, KubeClient, M
 from raggrpo_operator.kube.cluster_objects import (
     ClusterObjects,
     JobKey,
+    is_being_deleted,
     label_number,
     labels_of,
     owned_by,
@@ -146,6 +148,7 @@ class KubernetesRuntime:
             agent=observed_agent(
                 self._deployments(), job.spec.rollout.agent, pods, self._check_start
             ),
+            has_services=not self._missing_services(job),
             default_image=context.children.settings.trainer_image,
             delay_seconds=self._delay_seconds,
         )
@@ -238,6 +241,9 @@ class KubernetesRuntime:
                 agents = agent_deployments(self._deployments())
                 retrievers = [each for each in self._deployments() if each not in agents]
                 await children.stop_servers(job.metadata, retrievers)
+            case ApplyServices(agent):
+                services = service_names(self._deployments())
+                await children.ensure_services(job.metadata, services, agent)
             case StartAgent():
                 await children.start_agent(job.metadata, action)
             case StopAgent():
@@ -451,6 +457,16 @@ class KubernetesRuntime:
     def _deployments(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.deployments.get(self._key, ()))
 
+    def _missing_services(self, job: RagGrpoJob) -> set[str]:
+        """Return the names of Services that do not exist although the job needs them now."""
+        expected = {*service_names(self._deployments()).values()}
+        expected |= set(map(_name, agent_deployments(self._deployments())))
+        agent = job.spec.rollout.agent
+        if agent is not None and agent.is_service:
+            expected.add(names.gateway_name(job.metadata.name))
+        services = owned_by(self._uid, self._context.objects.services.get(self._key, ()))
+        return expected - {_name(each) for each in services if not is_being_deleted(each)}
+
     def _records(self) -> list[Manifest]:
         return owned_by(self._uid, self._context.objects.config_maps.get(self._key, ()))
 
@@ -466,6 +482,10 @@ def _is_key_missing(error: OperatorError | None) -> bool:
 
 def _uids(objects: Iterable[Manifest]) -> set[str]:
     return {each["metadata"]["uid"] for each in objects}
+
+
+def _name(item: Manifest) -> str:
+    return str(item["metadata"]["name"])
 
 
 def _role(pod: Manifest) -> str:

@@ -17,6 +17,7 @@ from raggrpo_operator.kube.client import (
     NETWORK_POLICIES,
     PODS,
     RAY_CLUSTERS,
+    SERVICES,
     Manifest,
 )
 from raggrpo_operator.kube.cluster_objects import ClusterObjects, JobKey, job_key_of
@@ -94,6 +95,7 @@ class Caches:
             pods=children[PODS],
             config_maps=children[CONFIG_MAPS],
             deployments=children[DEPLOYMENTS],
+            services=children[SERVICES],
             network_policies=children[NETWORK_POLICIES],
         )
         self._kinds = {each.kind: cache for each, cache in {JOBS: jobs, **children}.items()}

@@ -17,11 +17,16 @@ from raggrpo_operator.kube.client import (
     NETWORK_POLICIES,
     PODS,
     RAY_CLUSTERS,
+    SERVICES,
     Manifest,
 )
-from raggrpo_operator.kube.cluster_objects import RAY_CLUSTER_LABEL, RAY_NODE_TYPE_LABEL
+from raggrpo_operator.kube.cluster_objects import (
+    POD_TEMPLATE_LABEL,
+    RAY_CLUSTER_LABEL,
+    RAY_NODE_TYPE_LABEL,
+)
 
-CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES)
+CHILDREN = (RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, NETWORK_POLICIES)
 """Kinds watched in addition to jobs."""
 MAX_ANNOTATION = 253
 MAX_SPEC_BYTES = 2 * limits.MAX_SPEC_BYTES
@@ -50,6 +55,7 @@ LABELS = (
     names.LABEL_RETRIEVER,
     names.LABEL_SPEC_HASH,
     names.LABEL_QUEUE,
+    POD_TEMPLATE_LABEL,
     RAY_CLUSTER_LABEL,
     RAY_NODE_TYPE_LABEL,
 )
@@ -58,6 +64,13 @@ POD_STATUS = (
     "phase",
     "reason",
     "message",
+    "conditions",
+)
+DEPLOYMENT_STATUS = (
+    "observedGeneration",
+    "replicas",
+    "updatedReplicas",
+    "availableReplicas",
     "conditions",
 )
 STATUSES = ("initContainerStatuses", "containerStatuses")
@@ -97,7 +110,8 @@ def trim_child(body: Mapping[str, Any]) -> Manifest:
             child["spec"] = _only(spec, ("suspend", "authOptions")) | {"workerGroupSpecs": sizes}
             child["status"] = _only(status, ("conditions", "readyWorkerReplicas"))
         case "Deployment":
-            child["status"] = _only(status, ("readyReplicas", "conditions"))
+            child["spec"] = _only(spec, ("replicas",))
+            child["status"] = _only(status, DEPLOYMENT_STATUS)
         case "NetworkPolicy":
             child[SPEC_HASH] = body.get(SPEC_HASH) or content_hash(spec)
     return child

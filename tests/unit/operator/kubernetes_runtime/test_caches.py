@@ -11,6 +11,7 @@ from raggrpo_operator.kube.client import (
     NETWORK_POLICIES,
     PODS,
     RAY_CLUSTERS,
+    SERVICES,
     Manifest,
     Resource,
 )
@@ -18,7 +19,7 @@ from raggrpo_operator.kube.cluster_objects import JobKey
 from raggrpo_operator.kubernetes_runtime.watching.caches import Caches, ListTimeout
 
 A, B = JobKey("team", "a"), JobKey("team", "b")
-KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES)
+KINDS = (JOBS, RAY_CLUSTERS, PODS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, NETWORK_POLICIES)
 
 
 def make_body(uid: str, key: JobKey = A, kind: str = "Pod", **more: Any) -> Manifest:

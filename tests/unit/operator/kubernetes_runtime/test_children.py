@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from raggrpo_operator.errors import (
     NameTaken,
     NotFound,
     OperatorError,
+    PermanentError,
     TransientError,
 )
 from raggrpo_operator.kube.client import CONFIG_MAPS, DEPLOYMENTS, PODS, RAY_CLUSTERS, SERVICES
@@ -124,7 +126,7 @@ async def test_unchanged_objects_are_not_rewritten() -> None:
     await makes.owned.apply(METADATA, policy)
     del kube.objects[place]["metadata"]["labels"]
     await makes.owned.apply(METADATA, policy)
-    assert writes(kube) == ["create", "apply", "apply"]
+    assert writes(kube) == ["create", "replace", "replace"]
 
 
 def writes(kube: FakeKube) -> list[str]:
@@ -202,13 +204,18 @@ async def test_agent_is_created_and_deleted_with_its_service_and_policy() -> Non
     own = names.agent_name("small", METADATA.uid)
     for _ in range(2):
         await makes.start_agent(METADATA, action)
-    assert kube.named("deployments") == kube.named("services") == [own]
+    gateway = names.gateway_name("small")
+    assert kube.named("services") == [gateway, own]
+    created = [name for verb, plural, name in kube.calls if (verb, plural) != ("get", "services")]
+    assert created.index(gateway) < created.index(own)
+    assert kube.named("deployments") == [own]
     policy = names.agent_policy_name("small", METADATA.uid)
     assert sorted(kube.named("networkpolicies")) == sorted([policy, NETWORK])
 
     await makes.stop_servers(METADATA, [await kube.get(DEPLOYMENTS, "default", own)])
 
-    assert kube.named("deployments") == kube.named("services") == []
+    assert kube.named("deployments") == []
+    assert kube.named("services") == [gateway]
 
 
 async def test_attempt_of_agent_has_services_of_gateway_and_container() -> None:
@@ -217,14 +224,14 @@ async def test_attempt_of_agent_has_services_of_gateway_and_container() -> None:
 
     await makes.ensure_services(METADATA, {}, agent)
 
-    expected = [names.gateway_name("small", METADATA.uid), names.agent_name("small", METADATA.uid)]
+    expected = [names.gateway_name("small"), names.agent_name("small", METADATA.uid)]
     assert sorted(kube.named("services")) == sorted(expected)
 
 
 EARLIER = METADATA.model_copy(update={"uid": "that of a deleted job"})
 OWNERS: dict[str, list[dict[str, object]]] = {
     "no one": [],
-    "an earlier job of this name": [owner_reference(EARLIER)],
+    "another job": [owner_reference(EARLIER) | {"name": "other"}],
     "not the controller": [owner_reference(METADATA) | {"controller": False}],
 }
 
@@ -247,6 +254,51 @@ async def test_foreign_service_is_kept_and_retriever_is_not_started(
 
     assert await kube.get(SERVICES, "default", RETRIEVER) == kept
     assert kube.named("deployments") == []
+
+
+async def test_service_of_earlier_job_of_this_name_is_awaited() -> None:
+    kube, makes = children()
+    name = names.gateway_name("small")
+    owned = {"name": name, "namespace": "default", "ownerReferences": [owner_reference(EARLIER)]}
+    kube.put({"apiVersion": "v1", "kind": "Service", "metadata": owned, "spec": {}})
+
+    with pytest.raises(TransientError, match=f"Service {name} of an earlier job of this name"):
+        await makes.ensure_services(METADATA, {}, make_agent().plan.spec.rollout.agent)
+
+
+async def test_deployment_with_change_that_is_not_allowed_is_created_again() -> None:
+    kube, makes = children()
+    await makes.start_agent(METADATA, make_agent())
+    own = names.agent_name("small", METADATA.uid)
+    before = await kube.get(DEPLOYMENTS, "default", own)
+
+    def refuse(verb: str, plural: str) -> None:
+        if (verb, plural) == ("replace", "deployments"):
+            raise PermanentError("spec.selector: Invalid value: field is immutable")
+
+    kube.before = refuse
+    changed = replace(make_agent(), spec_hash="other")
+    with pytest.raises(TransientError, match="to create it with the change"):
+        await makes.start_agent(METADATA, changed)
+    await makes.start_agent(METADATA, changed)
+
+    after = await kube.get(DEPLOYMENTS, "default", own)
+    assert before["metadata"]["uid"] != after["metadata"]["uid"]
+    assert after["metadata"]["labels"][names.LABEL_SPEC_HASH] == "other"
+
+
+async def test_deployment_whose_change_is_invalid_is_kept() -> None:
+    kube, makes = children()
+    await makes.start_agent(METADATA, make_agent())
+
+    def refuse(verb: str, plural: str) -> None:
+        if (verb, plural) == ("replace", "deployments"):
+            raise PermanentError("spec.template.spec.containers[0].image: Required value")
+
+    kube.before = refuse
+    with pytest.raises(PermanentError, match="Required value"):
+        await makes.start_agent(METADATA, replace(make_agent(), spec_hash="other"))
+    assert kube.named("deployments") == [names.agent_name("small", METADATA.uid)]
 
 
 @pytest.mark.row("E12")

@@ -27,7 +27,9 @@ def test_trimming_pod_does_not_change_loss_evidence(reason: str) -> None:
 
 
 @pytest.mark.row("E10")
-@pytest.mark.parametrize("kind", ["Pod", "RayCluster", "ConfigMap", "Deployment", "RagGrpoJob"])
+@pytest.mark.parametrize(
+    "kind", ["Pod", "RayCluster", "ConfigMap", "Deployment", "Service", "RagGrpoJob"]
+)
 def test_trimming_removes_unused_fields(kind: str) -> None:
     huge = "x" * 100_000
     body: Manifest = {

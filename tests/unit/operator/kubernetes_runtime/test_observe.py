@@ -20,6 +20,7 @@ from raggrpo_operator.kube.pod_evidence import Loss, StartProblem, Weight, start
 from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     cluster_with_orphaned_head,
     image_ids,
+    is_rolled_out,
     may_head_save,
     observed_agent,
     observed_cluster,
@@ -28,6 +29,7 @@ from raggrpo_operator.kubernetes_runtime.rounds.observe import (
     observed_retrievers,
     service_names,
 )
+from raggrpo_operator.kubernetes_runtime.watching.trimming import trim_object
 from support.builders.operator.jobs import KNOWN_TINY, make_job
 from support.builders.operator.pods import (
     CLUSTER,
@@ -248,7 +250,7 @@ def test_preflight_cannot_start_when_image_lacks_command() -> None:
 )
 def test_owner_that_cannot_create_pods_is_observed_with_reason(message: str, reason: str) -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
-    status = {"conditions": [failure | {"message": message}], "readyReplicas": 0}
+    status = {"conditions": [failure | {"message": message}]}
     metadata = {"name": "r", "namespace": "n", "labels": {names.LABEL_RETRIEVER: "kb"}}
 
     [retriever] = observed_retrievers(
@@ -281,7 +283,7 @@ def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     def make_deployment(name: str, ready: int) -> Manifest:
         labels = {names.LABEL_RETRIEVER: name}
         metadata = {"name": f"small-r-{name}", "namespace": "research", "labels": labels}
-        return {"metadata": metadata, "status": {"readyReplicas": ready}}
+        return {"metadata": metadata, "status": rolled_out(ready)}
 
     crashed = container(last=ended("Error", 3))
     crashed["containerStatuses"][0]["lastState"]["terminated"]["message"] = "no such corpus"
@@ -301,7 +303,7 @@ def test_retrievers_are_observed_as_ready_starting_or_failed() -> None:
     assert bad.cause is Cause.DATA_ERROR
     assert "no such corpus" in bad.problem
     address = "http://small-r-new.research.svc:8000"
-    assert new == ServiceObserved("new", address, problem="starting")
+    assert new == ServiceObserved("new", address, problem="starting (0 of 1 replicas available)")
 
 
 AGENT_SPEC = AgentSpec.model_validate(
@@ -312,7 +314,38 @@ AGENT_SPEC = AgentSpec.model_validate(
 def make_agent_deployment(**metadata: Any) -> Manifest:
     labels = {names.LABEL_ROLE: "agent", names.LABEL_SPEC_HASH: "abc"}
     own = {"name": "small-agent", "namespace": "research", "labels": labels} | metadata
-    return {"metadata": own, "status": {"readyReplicas": 1}}
+    return {
+        "kind": "Deployment",
+        "metadata": own,
+        "spec": {"replicas": 1},
+        "status": rolled_out(1),
+    }
+
+
+def rolled_out(replicas: int, generation: int = 0) -> Manifest:
+    """Return the status of a Deployment with this number of current replicas."""
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
+    return {"observedGeneration": generation, **counts}
+
+
+ROLLOUTS: dict[str, tuple[dict[str, int], bool]] = {
+    "complete": ({}, True),
+    "change not observed": ({"observedGeneration": 1}, False),
+    "no current replica": ({"updatedReplicas": 0}, False),
+    "one current replica": ({"updatedReplicas": 1}, False),
+    "current replica not available": ({"availableReplicas": 1}, False),
+    "old replica remains": ({"replicas": 3}, False),
+}
+
+
+@pytest.mark.parametrize("case", ROLLOUTS)
+def test_service_is_ready_when_all_replicas_have_current_template(case: str) -> None:
+    changes, is_ready = ROLLOUTS[case]
+    deployment = make_agent_deployment(generation=2)
+    deployment["spec"]["replicas"] = 2
+    deployment["status"] = rolled_out(2, generation=2) | changes
+
+    assert is_rolled_out(trim_object(deployment)) is is_ready
 
 
 def test_container_of_agent_is_observed_apart_from_retrievers() -> None:
@@ -330,19 +363,61 @@ def test_container_of_agent_that_is_being_deleted_is_not_observed() -> None:
     assert observed_agent([going], AGENT_SPEC, [], lambda _: (None, False)) is None
 
 
-def test_exit_code_of_agent_is_no_data_error() -> None:
-    crashed = container(last=ended("Error", 3))
+def make_agent_pod(status: Manifest, spec_hash: str = "abc") -> Manifest:
     owner = {"kind": "ReplicaSet", "name": "small-agent-7f", "uid": "rs", "controller": True}
-    pod = make_pod(
-        crashed, name="small-agent-7f-x", labels={"pod-template-hash": "7f"}, owner=owner
-    )
-    deployment = make_agent_deployment() | {"status": {}}
+    labels = {"pod-template-hash": "7f", names.LABEL_SPEC_HASH: spec_hash}
+    pod = make_pod(status, name="small-agent-7f-x", labels=labels, owner=owner)
+    return trim_object(pod | {"kind": "Pod"})
 
-    observed = observed_agent([deployment], AGENT_SPEC, [pod], lambda _: (None, False))
 
+def observed_of(*pods: Manifest) -> ServiceObserved:
+    deployment = trim_object(make_agent_deployment() | {"status": {}})
+    check = lambda pod: (start_problem(pod), False)  # noqa: E731
+    observed = observed_agent([deployment], AGENT_SPEC, list(pods), check)
     assert observed is not None
+    return observed
+
+
+def test_exit_code_of_agent_is_no_data_error() -> None:
+    observed = observed_of(make_agent_pod(container(last=ended("Error", 3))))
+
     assert observed.cause is None
     assert "exited with exit code 3" in observed.problem
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reason"),
+    [
+        ("ImagePullBackOff", ConditionReason.IMAGE_PULL_FAILED),
+        ("CrashLoopBackOff", ConditionReason.CRASH_LOOP_BACK_OFF),
+    ],
+)
+def test_problem_of_agent_pod_is_observed_with_reason(
+    waiting: str, reason: ConditionReason
+) -> None:
+    last = ended("Error", 1) if waiting == "CrashLoopBackOff" else None
+    status = container({"waiting": {"reason": waiting, "message": "app:1"}}, last=last)
+    status["containerStatuses"][0]["restartCount"] = 2
+
+    observed = observed_of(make_agent_pod(status))
+
+    assert (observed.reason, observed.restarts) == (reason, 2)
+    assert "pod small-agent-7f-x" in observed.problem
+
+
+def test_problem_of_replaced_agent_pod_is_not_observed() -> None:
+    old = make_agent_pod(container({"waiting": {"reason": "ImagePullBackOff"}}), spec_hash="old")
+
+    observed = observed_of(old)
+
+    assert observed.problem == "starting (0 of 1 replicas available)"
+
+
+def test_restart_of_ready_pod_is_no_problem() -> None:
+    status = container(last=ended("Error", 1))
+    status["conditions"] = [{"type": "Ready", "status": "True"}]
+
+    assert observed_of(make_agent_pod(status)).problem == "starting (0 of 1 replicas available)"
 
 
 def status_after_attempt(cause: Cause | None) -> JobStatus:

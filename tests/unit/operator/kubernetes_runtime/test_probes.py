@@ -11,6 +11,7 @@ from raggrpo_operator.kube.client import (
     JOBS,
     NETWORK_POLICIES,
     PODS,
+    SERVICES,
     Manifest,
 )
 from raggrpo_operator.kube.cluster_objects import JobKey
@@ -173,7 +174,7 @@ async def test_missing_kuberay_is_logged_once(caplog: pytest.LogCaptureFixture) 
     await environment.resync.resync()
     await environment.resync.resync()
     assert caplog.text.count("install KubeRay") == 1
-    for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS, NETWORK_POLICIES):
+    for kind in (JOBS, PODS, CONFIG_MAPS, DEPLOYMENTS, SERVICES, NETWORK_POLICIES):
         assert not environment.caches.synced.is_set()
         environment.caches.apply_page(kind.path(""), kind.kind, [], is_first=True, is_last=True)
     assert environment.caches.synced.is_set(), "a list of RayClusters is not required"

@@ -30,7 +30,7 @@ from raggrpo_operator.core.sizing.grace import HEAD_RETURN_SECONDS, grace_second
 from raggrpo_operator.core.sizing.size import size
 from raggrpo_operator.core.state.conditions import get_condition
 
-from . import image_pinning
+from . import image_pinning, services
 from .queueing import wait_in_queue
 
 REMEDY = "to wait longer, increase recovery.deadlines.provisioningSeconds"
@@ -175,8 +175,10 @@ def submit(this: Round, cluster: ClusterObserved) -> Decision:
     """Submit the recorded attempt to its cluster, which is ready."""
     if this.spec.suspend:
         return recovery.settle(this, Cause.SUSPENDED, "suspended before the attempt was submitted")
+    if (decision := services.wait_for_services_at_submission(this)) is not None:
+        return decision
     limit = this.spec.recovery.deadlines.provisioning_seconds
-    if this.elapsed(this.state.launch.cluster_since) > limit:
+    if this.elapsed(services.ready_since(this) or this.state.launch.cluster_since) > limit:
         message = f"the head accepted no submission for {limit} s; {REMEDY}"
         return recovery.settle(this, Cause.HEAD_LOST, message)
     is_by_digest = this.pod_image != this.image
