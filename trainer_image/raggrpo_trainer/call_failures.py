@@ -38,6 +38,8 @@ class FailureCause(StrEnum):
     """An agent failed after the gateway rejected one of its requests."""
     FORWARD_FAILED = "ForwardFailed"
     """An agent failed after a call of a model that is not trained had failed."""
+    FORWARD_TIMEOUT = "ForwardTimeout"
+    """An agent failed after the endpoint of a model that is not trained had not answered."""
     MAX_TURNS = "MaxTurns"
     CONTEXT_LENGTH = "ContextLength"
     MISSING_LOGPROBS = "MissingLogprobs"

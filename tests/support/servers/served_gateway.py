@@ -11,6 +11,7 @@ from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.gateway.tool_parsing import ReplyParser
 from raggrpo_trainer.gateway.trajectory import Trajectory
+from raggrpo_trainer.gateway.working_time import Timer
 from support.builders.trainer.gateway_models import Says, ScriptedEngine, byte_tokenizer
 from support.builders.trainer.scripted_parser import JsonCallParser
 
@@ -24,8 +25,10 @@ class Served:
     url: str
     http: aiohttp.ClientSession
 
-    def open(self, key: str = "key", *, temperature: float = 1.0) -> Trajectory:
-        return self.gateway.open(key, (7, 1, 2, 3), temperature, 1.0)
+    def open(
+        self, key: str = "key", *, temperature: float = 1.0, timer: Timer | None = None
+    ) -> Trajectory:
+        return self.gateway.open(key, (7, 1, 2, 3), temperature, 1.0, timer=timer)
 
     async def post(
         self, body: Any, path: str = "/chat/completions", key: str = "key", **headers: str

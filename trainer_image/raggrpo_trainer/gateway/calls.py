@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from .protocol import RequestRejected
 from .responses import Reply
 from .trajectory import Trajectory
+from .working_time import Timer
 
 T = TypeVar("T")
 IsConnected = Callable[[], bool]
@@ -36,6 +37,8 @@ class Session:
     """A trajectory whose application may call."""
 
     trajectory: Trajectory
+    timer: Timer
+    """Time that remains for the run of the application."""
     error: Exception | None = None
     """The error of a call for which the application is not responsible."""
     _calls: list[Call] = field(default_factory=list)

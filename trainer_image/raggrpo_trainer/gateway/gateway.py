@@ -1,6 +1,7 @@
 """`Gateway`: serves the policy to applications and records their trajectories."""
 
 import hashlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from .responses import Reply
 from .server import KEEP_ALIVE_SECONDS, GatewayServer
 from .tool_parsing import ParsedReply, ReplyParser, SampledReply, ToolCall
 from .trajectory import NOT_PARSED, Prompt, Trajectory, TrajectoryCause, Turn, are_complete
+from .working_time import Timer
 
 CALL_ID_CHARACTERS = 9
 """Length of the ids of tool calls; the templates of Mistral accept no other."""
@@ -89,14 +91,15 @@ class Gateway:
         temperature: float,
         top_p: float,
         affinity: int | None = None,
+        timer: Timer | None = None,
     ) -> Trajectory:
         """Accept calls with a key and record them until `close`.
 
         `seed_key` has the run's seed, step, prompt and sample. Trajectories with equal `affinity`
-        use the same engine.
+        use the same engine. `timer` bounds calls of models that are not trained.
         """
         trajectory = Trajectory(key, seed_key, temperature, top_p, affinity=affinity)
-        self._sessions[key] = Session(trajectory)
+        self._sessions[key] = Session(trajectory, timer or Timer(math.inf))
         return trajectory
 
     async def close(self, key: str) -> Trajectory:

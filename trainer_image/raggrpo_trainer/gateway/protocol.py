@@ -52,7 +52,8 @@ class RequestRejected(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body of the response."""
-        kind = "authentication_error" if self.status == 401 else "invalid_request_error"
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = "authentication_error" if self.status == 401 else kind
         error = {"message": str(self), "type": kind}
         return {"error": error | {"param": self.param or None, "code": self.code or None}}
 

@@ -148,7 +148,7 @@ class GatewayServer:
     ) -> web.StreamResponse:
         """Pass a call on to the endpoint of a model, and its response to the client."""
         session.trajectory.count_untrained(name)
-        call = ForwardedCall(session.trajectory, endpoint, name)
+        call = ForwardedCall(session.trajectory, endpoint, name, session.timer)
         return await session.run(call.deliver(request, self._completions.forwarder, body))
 
     async def _list_models(self, request: web.Request) -> web.Response:

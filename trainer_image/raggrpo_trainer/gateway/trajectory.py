@@ -30,6 +30,8 @@ class TrajectoryCause(StrEnum):
     CONTEXT_LENGTH = "ContextLength"
     FORWARD_FAILED = "ForwardFailed"
     """A call of a model that is not trained failed at its endpoint."""
+    FORWARD_TIMEOUT = "ForwardTimeout"
+    """An endpoint did not answer a call of a model that is not trained in time."""
     REQUEST_REJECTED = "RequestRejected"
     """The gateway rejected a request, which was malformed or for an endpoint it does not have."""
 

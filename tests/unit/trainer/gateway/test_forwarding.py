@@ -1,6 +1,7 @@
 """Calls of models that are not trained: their endpoint, key, response, failures and count."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.model_names import Endpoint, ModelNames
 from raggrpo_trainer.gateway.protocol import RequestRejected
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
+from raggrpo_trainer.gateway.working_time import Timer
 from raggrpo_trainer.progress.outages import Outages
 from support.builders.trainer.gateway_models import USER, byte_tokenizer, in_turn
 from support.servers.faulty_server import Received, always, serving, silent
@@ -159,6 +161,54 @@ async def test_call_waits_while_endpoint_is_down(serve: Any) -> None:
 
     assert states == ["POST", "GET", "GET", "GET", "POST"]
     assert (trajectory.failure, trajectory.untrained_calls) == (None, {"judge": 1})
+
+
+@pytest.mark.row("F4")
+async def test_endpoint_that_hangs_is_answered_with_504_before_the_run_times_out(
+    serve: Any,
+) -> None:
+    async with serving(silent) as server:
+        served = await serve(says(), forwarder=forwarder(server.url))
+        trajectory = served.open(timer=Timer(1.0))
+        started = time.monotonic()
+        status, body = await asyncio.wait_for(served.post(CHAT), 20)
+
+    assert status == 504
+    assert 0.5 < time.monotonic() - started < 1.0
+    error = body["error"]
+    assert (error["type"], error["code"]) == ("server_error", "forward_timeout")
+    assert "no complete response within 0.9 s; check the endpoint" in error["message"]
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.FORWARD_TIMEOUT
+
+
+async def test_stream_that_stalls_is_broken_off_and_recorded(serve: Any) -> None:
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        await asyncio.sleep(60)
+
+    async def respond(_: Received) -> Response:
+        return StreamingResponse(frames())
+
+    async with serving(respond) as server:
+        served = await serve(says(), forwarder=forwarder(server.url))
+        trajectory = served.open(timer=Timer(1.0))
+        with pytest.raises(aiohttp.ClientError):
+            await asyncio.wait_for(served.post(CHAT), 20)
+
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.FORWARD_TIMEOUT
+
+
+async def test_time_in_which_clock_of_run_pauses_does_not_count(serve: Any) -> None:
+    async def respond(_: Received) -> Response:
+        await asyncio.sleep(0.5)
+        return JSONResponse({"id": "theirs"})
+
+    async with serving(respond) as server:
+        served = await serve(says(), forwarder=forwarder(server.url))
+        served.open(timer=Timer(0.1, lambda: 0.0))
+        assert await asyncio.wait_for(served.post(CHAT), 20) == (200, {"id": "theirs"})
 
 
 async def test_call_in_flight_ends_with_its_trajectory(serve: Any) -> None:

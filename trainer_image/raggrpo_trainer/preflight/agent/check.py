@@ -41,6 +41,8 @@ REMEDIES: Final = {
     FailureCause.MAX_TURNS: "increase rollout.agent.maxTurns",
     FailureCause.CONTEXT_LENGTH: "increase data.maxPromptLength",
     FailureCause.FORWARD_FAILED: "check url, models and apiKeySecret",
+    FailureCause.FORWARD_TIMEOUT: "check that the endpoint answers, or increase "
+    "rollout.agent.timeoutSeconds",
 }
 REMEDY: Final = "correct the application; it is checked with the first row of the data"
 PARSER_REMEDY: Final = "set rollout.agent.toolParser to one of vLLM's parsers that fits the model"

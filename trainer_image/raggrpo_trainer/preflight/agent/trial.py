@@ -10,11 +10,11 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.gateway.tool_parsing import ReplyParser
 from raggrpo_trainer.gateway.trajectory import Trajectory
+from raggrpo_trainer.gateway.working_time import Timer, within
 from raggrpo_trainer.rollout.agents.agent_request import agent_request
 from raggrpo_trainer.rollout.agents.agent_result import AgentResult, parse_result
 from raggrpo_trainer.rollout.agents.run_failure import run_failure
 from raggrpo_trainer.rollout.agents.runner import AgentRunner
-from raggrpo_trainer.rollout.agents.working_time import within
 from raggrpo_trainer.sample_failures import SampleFailed
 
 from .outage import Outage
@@ -77,7 +77,8 @@ class Trials:
         result: AgentResult | None = None
         try:
             async with runner.slot() as slot:
-                trajectory = gateway.open(slot.key, (0,), 0.0, 1.0)
+                timer = Timer(self.agent.timeout_seconds, time.monotonic)
+                trajectory = gateway.open(slot.key, (0,), 0.0, 1.0, timer=timer)
                 try:
                     request = agent_request(self.agent, self.row, MESSAGE_ID, slot)
                     value = await _value(self.agent.timeout_seconds, slot.run(request))

@@ -25,6 +25,7 @@ from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.exchange.groups import Completion, Group
 from raggrpo_trainer.gateway.gateway import Gateway
 from raggrpo_trainer.gateway.trajectory import Row, Trajectory
+from raggrpo_trainer.gateway.working_time import Timer, within
 from raggrpo_trainer.rewards.rewards import Rewards, Score, is_parsed, term_names
 from raggrpo_trainer.rollout.failure_ledger import FailureLedger
 from raggrpo_trainer.rollout.grouping import check_calls, form_groups
@@ -37,7 +38,6 @@ from .agent_result import AgentResult, parse_result
 from .run_failure import is_of_policy, run_failure
 from .runner import SOURCE, AgentRunner, AgentSlot, AgentUnavailable
 from .trajectory_log import TrajectoryLog
-from .working_time import within
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,12 @@ class AgentCollector:
         seed_key = (self._config.training.seed, batch.step, sample.prompt.index, sample.index)
         sampling = batch.sampling
         return self._gateway.open(
-            slot.key, seed_key, sampling.temperature, sampling.top_p, affinity=sample.group
+            slot.key,
+            seed_key,
+            sampling.temperature,
+            sampling.top_p,
+            affinity=sample.group,
+            timer=Timer(self._agent.timeout_seconds, self._run_seconds),
         )
 
     async def _value(self, request: Any, slot: AgentSlot) -> Any:

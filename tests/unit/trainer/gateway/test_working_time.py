@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from raggrpo_trainer.rollout.agents.working_time import within
+from raggrpo_trainer.gateway.working_time import within
 
 
 async def test_result_of_work_is_returned() -> None:
