@@ -129,6 +129,12 @@ def _runner(
             return PythonAgent(agent.python, base_url, agent.processes, code, agent.interpreter)
         case AgentType.HTTP | AgentType.CONTAINER:
             by_trace = agent.identify is Identification.TRACE
-            return HttpAgent(agent.url, base_url, outages, sends_trace=by_trace)
+            return HttpAgent(
+                agent.url,
+                base_url,
+                outages,
+                sends_trace=by_trace,
+                concurrency=config.world.num_engines * config.rollout.max_num_seqs,
+            )
         case _:
             assert_never(agent.type)

@@ -41,8 +41,8 @@ SIDE_CPU = {Device.GPU: "1", Device.CPU: "100m"}
 RAY_HEAD_BYTES = {Device.GPU: 2 * GIB, Device.CPU: 3 * GIB // 2}
 DRIVER_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 3 * GIB // 2}
 PREFLIGHT_BYTES = {Device.GPU: 4 * GIB, Device.CPU: 2 * GIB}
-AGENT_CHECK_BYTES = GIB
-"""Preflight memory for a process of an application and one that imports the parsers of vLLM."""
+PARSER_BYTES = GIB
+"""Memory of the process that imports the parsers of vLLM, for the replies to an application."""
 STAGING_BYTES = 2 * GIB
 """Memory of the staging pod, whose clients buffer parts of several files."""
 PUSH_BYTES = 2 * GIB
@@ -56,6 +56,7 @@ PROCESS_MEMORY = "256Mi"
 
 Clients of the API take 70 to 130 MiB; the rest is for the application.
 """
+PARSER_PURPOSE = "vLLM's parsers of tool calls and reasoning"
 PROCESS_CPU = 1 / 16
 """CPUs of such a process, which waits for the policy most of the time."""
 PYTHON_OBJECT_FACTOR = 6
@@ -85,6 +86,7 @@ def head(spec: JobSpec, facts: Facts) -> Sized:
         _head("dataset", _dataset(spec, facts), f"{facts.rows} prompts and their tokens"),
         _head("samples", samples, "samples of two steps as Python objects"),
         *_agent_processes(spec),
+        *_parser(spec),
         _head("shm", parse_quantity(shm_size), "/dev/shm is charged to memory"),
     ]
     memory.append(_head("pageCache", 0.1 * total(memory), "10 % of the other terms"))
@@ -137,8 +139,9 @@ def preflight(spec: JobSpec, facts: Facts) -> Sized:
         term("preflightMemory", "dataset", _dataset(spec, facts), f"{facts.rows} prompts"),
     ]
     if spec.rollout.agent is not None and not spec.rollout.agent.is_service:
-        purpose = "the application and the parser of its tool calls"
-        memory.append(term("preflightMemory", "agent", AGENT_CHECK_BYTES, purpose))
+        process = parse_quantity(spec.rollout.agent.process_memory or PROCESS_MEMORY)
+        memory.append(term("preflightMemory", "agent", process, "a process of the agent"))
+        memory.append(term("preflightMemory", "parser", PARSER_BYTES, PARSER_PURPOSE))
     amount = format_bytes(total(memory), memory_unit(spec))
     cpu = _capped_cpu(spec, SIDE_CPU)
     return PodSizing(role=PodRole.PREFLIGHT, cpu=cpu, memory=amount), memory
@@ -221,6 +224,13 @@ def _agent_processes(spec: JobSpec) -> list[SizingTerm]:
     each = parse_quantity(spec.rollout.agent.process_memory or PROCESS_MEMORY)
     reason = f"{number} processes of the agent × {format_size(each)}"
     return [_head("agent", number * each, reason)]
+
+
+def _parser(spec: JobSpec) -> list[SizingTerm]:
+    """Return the memory of the process that parses replies; most chat templates have a parser."""
+    if spec.rollout.agent is None:
+        return []
+    return [_head("parser", PARSER_BYTES, PARSER_PURPOSE)]
 
 
 def _processes(spec: JobSpec) -> int:

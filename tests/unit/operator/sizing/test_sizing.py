@@ -461,6 +461,26 @@ def test_processes_of_agent_are_part_of_head() -> None:
 
 
 @pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    ("agent", "in_preflight"),
+    [
+        ({"python": "app:answer", "processMemory": "1Gi"}, {"agent": GIB, "parser": GIB}),
+        ({"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}, {}),
+        ({"type": "Http", "identify": "Trace", "url": "http://app:8000/"}, {}),
+    ],
+)
+def test_parser_of_replies_is_part_of_head_and_of_preflight_that_runs_the_application(
+    agent: dict[str, Any], in_preflight: dict[str, int]
+) -> None:
+    plain, sized = size(make_spec()), size(make_spec(rollout={"agent": agent}))
+
+    assert terms_of(sized, "headMemory")["parser"] == GIB
+    assert "parser" not in terms_of(plain, "headMemory")
+    before, after = (terms_of(each, "preflightMemory") for each in (plain, sized))
+    assert {name: after[name] for name in after.keys() - before.keys()} == in_preflight
+
+
+@pytest.mark.row("F2")
 def test_container_of_agent_has_pods_of_specified_or_default_size() -> None:
     def pod(**values: Any) -> PodSizing:
         container = {"image": "app:1"} | values

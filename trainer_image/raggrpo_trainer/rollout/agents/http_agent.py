@@ -18,7 +18,8 @@ from raggrpo_trainer.http.service_gate import OutageListener, ServiceGate
 
 from .runner import SOURCE, AgentUnavailable
 
-MAX_CONCURRENCY = 64
+MAX_CONCURRENCY = 512
+"""Maximum runs at the same time: the number for which the gateway is measured."""
 MAX_SECONDS = 86_400.0
 """Timeout of a request; the collector has the job's, on a clock that pauses."""
 PROBE_SECONDS = 10.0
@@ -28,13 +29,22 @@ class HttpAgent:
     """Posts requests to an application; runs wait while it is down."""
 
     def __init__(
-        self, url: str, base_url: str, outages: OutageListener, *, sends_trace: bool
+        self,
+        url: str,
+        base_url: str,
+        outages: OutageListener,
+        *,
+        sends_trace: bool,
+        concurrency: int = 1,
     ) -> None:
-        """With `sends_trace`, the header `traceparent` has the key of the sample."""
+        """With `sends_trace`, the header `traceparent` has the key of the sample.
+
+        `concurrency` is the number of runs at the same time, at most MAX_CONCURRENCY.
+        """
         self._url, self._base_url, self._sends_trace = url, base_url, sends_trace
         self._http = HttpPool()
         self._tasks = BackgroundTasks()
-        self._slots = asyncio.Semaphore(MAX_CONCURRENCY)
+        self._slots = asyncio.Semaphore(min(concurrency, MAX_CONCURRENCY))
         name = f"{SOURCE} {display_url(url)}"
         self._gate = ServiceGate(name, self.is_up, outages, self._tasks)
 

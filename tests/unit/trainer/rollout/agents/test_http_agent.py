@@ -10,7 +10,7 @@ from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request
 from raggrpo_trainer.http.pool import HttpPool
 from raggrpo_trainer.progress.outages import Outages
-from raggrpo_trainer.rollout.agents.http_agent import HttpAgent
+from raggrpo_trainer.rollout.agents.http_agent import MAX_CONCURRENCY, HttpAgent
 from raggrpo_trainer.rollout.agents.runner import AgentUnavailable
 from support.servers.faulty_server import Received, serving
 
@@ -39,6 +39,28 @@ async def test_trace_id_is_key_of_sample() -> None:
     assert (version, trace, len(parent), flags) == ("00", key, 16, "01")
     assert "traceparent" not in second.headers
     assert other != key
+
+
+@pytest.mark.parametrize(("concurrency", "expected"), [(3, 3), (10_000, MAX_CONCURRENCY)])
+async def test_runs_at_the_same_time_are_limited(concurrency: int, expected: int) -> None:
+    agent = HttpAgent(
+        "http://127.0.0.1:9/", "", Outages(), sends_trace=False, concurrency=concurrency
+    )
+    running: set[str] = set()
+
+    async def hold() -> None:
+        async with agent.slot() as slot:
+            running.add(slot.key)
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(hold()) for _ in range(expected + 5)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(running) == expected
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await agent.close()
 
 
 async def test_error_of_application_is_raised_not_an_outage() -> None:
