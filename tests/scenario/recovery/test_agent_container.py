@@ -8,6 +8,7 @@ import pytest
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType, Phase
 from raggrpo_api.status.reasons import ConditionReason
+from raggrpo_api.trainer.preflight import Check, CheckId, CheckState, PreflightResult
 from raggrpo_operator.core.lifecycle.actions import (
     ApplyServices,
     CreateCluster,
@@ -16,6 +17,7 @@ from raggrpo_operator.core.lifecycle.actions import (
     SubmitAttempt,
 )
 from raggrpo_operator.core.lifecycle.observed import ServiceObserved
+from support.builders.operator.jobs import KNOWN_TINY
 from support.fakes.fake_runtime import CRASH, Scenario, causes, make_scenario, make_scenario_job
 
 AGENT = {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}}
@@ -237,3 +239,15 @@ async def test_image_of_agent_that_cannot_be_pulled_fails_job() -> None:
     status, reason, message = scenario.condition(ConditionType.FAILED)
     assert (status, reason) == ("True", "StartFailed")
     assert "pod agent-x: ImagePullBackOff: app:1; correct rollout.agent.container.image" in message
+
+
+async def test_preflight_condition_reports_that_agent_was_not_evaluated() -> None:
+    scenario = make_scenario(changes=CONTAINER)
+    evidence = "the container starts after preflight"
+    check = Check(id=CheckId.AGENT_READY, state=CheckState.NOT_EVALUATED, evidence=evidence)
+    scenario.runtime.preflight_result = PreflightResult(facts=KNOWN_TINY, checks=[check])
+
+    await scenario.until(lambda status: status.progress.step >= 1)
+
+    condition = scenario.condition(ConditionType.PREFLIGHT_PASSED)
+    assert condition == ("True", "Passed", f"AgentReady was not evaluated: {evidence}")

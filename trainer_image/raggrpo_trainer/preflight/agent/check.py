@@ -46,6 +46,9 @@ REMEDIES: Final = {
 }
 REMEDY: Final = "correct the application; it is checked with the first row of the data"
 PARSER_REMEDY: Final = "set rollout.agent.toolParser to one of vLLM's parsers that fits the model"
+STARTS_LATER: Final = (
+    "the container starts after preflight, so the first step is the first run of the application"
+)
 _OF_REPLIES: Final = (FailureCause.RAISED, FailureCause.MAX_TURNS)
 """Failures that the text of a scripted reply may have caused."""
 
@@ -62,7 +65,7 @@ class _Report:
 async def check_agent(config: TrainerConfig, agent: AgentSpec, env: Mapping[str, str]) -> Finding:
     """Run the application two or three times for the first row, with a scripted policy."""
     if agent.type is AgentType.CONTAINER:
-        return not_evaluated(CheckId.AGENT_READY, "the application starts after preflight")
+        return not_evaluated(CheckId.AGENT_READY, STARTS_LATER)
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
     except Exception:  # loading raises errors of any type; check ModelReadable reports them

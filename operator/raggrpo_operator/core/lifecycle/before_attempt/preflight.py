@@ -186,9 +186,14 @@ def _evaluate(this: Round, result: PreflightResult, expected: str) -> Decision |
         pinned = replace(pinned, image=this.image, image_id=image_id, ray_version=ray_version)
         this.status = replace(this.status, pinned=pinned)
     this.store(outages.reset_timer(this.state.watch))
-    unknown_memory = [v.line() for v in all_violations if v.reason is Reason.GPU_MEMORY_UNKNOWN]
+    unknown = [v.line() for v in all_violations if v.reason is Reason.GPU_MEMORY_UNKNOWN]
+    unknown += [
+        f"{check.id} was not evaluated: {check.evidence}"
+        for check in checks
+        if check.id is CheckId.AGENT_READY and check.state is CheckState.NOT_EVALUATED
+    ]
     this.set_condition(
-        ConditionType.PREFLIGHT_PASSED, True, ConditionReason.PASSED, "\n".join(unknown_memory)
+        ConditionType.PREFLIGHT_PASSED, True, ConditionReason.PASSED, "\n".join(unknown)
     )
     return None
 
