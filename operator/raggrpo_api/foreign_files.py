@@ -168,8 +168,13 @@ def parse_json(text: str | bytes) -> Any:
 
 def require_few_values(text: str | bytes) -> None:
     """Raise ValueError if the values of a JSON text need more than MAX_JSON_MEMORY."""
-    if json_memory(text) > MAX_JSON_MEMORY:
+    if exceeds_json_memory(text, MAX_JSON_MEMORY):
         raise ValueError("it has too many values")
+
+
+def exceeds_json_memory(text: str | bytes, limit: int) -> bool:
+    """Return whether `json_memory` exceeds a limit; fast for texts that are too short for it."""
+    return len(text) * max(_JSON_BYTES.values()) > limit and json_memory(text) > limit
 
 
 def json_memory(text: str | bytes) -> int:

@@ -4,11 +4,12 @@ A rejected request is described by the error object of that API, which names the
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from raggrpo_api.foreign_files import json_memory, parse_json
+from raggrpo_api.foreign_files import exceeds_json_memory, parse_json
 
 from .trajectory import TrajectoryCause
 
@@ -206,7 +207,7 @@ class ChatRequest(CompletionOptions):
         """Whether the response lists tokens with their logprobs."""
         return bool(self.logprobs)
 
-    @property
+    @cached_property
     def template_tools(self) -> list[dict[str, Any]]:
         """The tools as vLLM passes them to chat templates."""
         return [_template_tool(tool) for tool in self.tools or ()]
@@ -237,7 +238,8 @@ Request = TypeVar("Request", bound=CompletionOptions)
 
 def parse_body(body: bytes) -> dict[str, Any]:
     """Return the JSON object in a body. Raises RequestRejected."""
-    if json_memory(body) > MAX_VALUE_BYTES:  # models of messages and parts need several times this
+    # Models of messages and parts need several times this memory.
+    if exceeds_json_memory(body, MAX_VALUE_BYTES):
         raise RequestRejected(413, "the body has too many values")
     try:
         value = parse_json(body)

@@ -98,7 +98,7 @@ class GatewayServer:
             return await self._forward(request, session, endpoint, value["model"], body)
         parsed = parse_request(kind, value)
         call = session.join(
-            hashlib.blake2b(request.path.encode() + b"\n" + body).digest(),
+            hashlib.sha256(request.path.encode() + b"\n" + body).digest(),
             lambda: _is_connected(request),
             request.headers.get(RETRY_HEADER, "0") != "0",
             lambda: self._completions.complete(session, parsed),
@@ -125,8 +125,7 @@ class GatewayServer:
         content = b"".join(reply.frames(text)) if is_streamed else reply.json(text)
         if not response.prepared:
             await response.prepare(request)
-        await response.write(content)
-        await response.write_eof()
+        await response.write_eof(content)
         call.is_delivered |= _is_connected(request)
         return response
 

@@ -7,11 +7,13 @@ no sampled token is tokenized again, and every row is what an engine processed.
 
 import hashlib
 import math
-from array import array
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from itertools import count
 from typing import Any
 
 SEED_BITS = 63
@@ -132,7 +134,8 @@ class Trajectory:
     is_abandoned: bool = False
     """Whether a client disconnected before a completion, and did not request it again."""
     _failures: dict[TrajectoryCause, str] = field(default_factory=dict)
-    _num_equal: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    _equal_prompts: dict[tuple[int, ...], Iterator[int]] = field(default_factory=dict)
+    """Counts the completions of each prompt."""
 
     @property
     def failure(self) -> TrajectoryFailure | None:
@@ -161,10 +164,9 @@ class Trajectory:
         It depends on the prompt and on the number of earlier equal prompts, not on the order in
         which calls arrive: applications may call in parallel.
         """
-        nth = self._num_equal[prompt_ids]
-        self._num_equal[prompt_ids] += 1
+        nth = next(self._equal_prompts.setdefault(prompt_ids, count()))
         digest = hashlib.sha256(repr((self.seed_key, nth)).encode())
-        digest.update(array("q", prompt_ids).tobytes())
+        digest.update(struct.pack(f"={len(prompt_ids)}q", *prompt_ids))
         return int.from_bytes(digest.digest()[:8]) >> (64 - SEED_BITS)
 
     def prompt(
@@ -178,7 +180,10 @@ class Trajectory:
         `first_ids` tokenizes a whole text; `next_ids` tokenizes the text after an end token whose
         text is its first argument, or after another token if that is empty.
         """
-        best = max(self._recorded(text), default=None)
+        recorded = list(self._recorded(text))
+        longest = max((each.order for each in recorded), default=None)
+        equal = [each for each in recorded if each.order == longest]
+        best = max(equal, key=lambda each: (each.ids, each.end), default=None)
         if best is None:
             return Prompt(text, first_ids(text))
         rest = next_ids(best.end, text[best.length :])
@@ -201,27 +206,35 @@ class Trajectory:
 
     def _recorded(self, text: str) -> Iterator["_Recorded"]:
         for turn in self.turns:
-            if not text.startswith(turn.prompt.text + turn.content):
+            start = len(turn.prompt.text)
+            if not (text.startswith(turn.prompt.text) and text.startswith(turn.content, start)):
                 continue
-            length = len(turn.prompt.text) + len(turn.content)
+            length = start + len(turn.content)
             if turn.end and text.startswith(turn.end, length):
-                yield _Recorded(length + len(turn.end), True, turn.ids, turn.end, turn)
-            elif turn.end:  # the template ends completions with another token
-                yield _Recorded(length, False, turn.ids[:-1], "", turn)
-            else:
-                yield _Recorded(length, True, turn.ids, "", turn)
+                yield _Recorded(length + len(turn.end), True, turn.end, turn)
+            else:  # if the turn has an end, the template ends completions with another token
+                yield _Recorded(length, not turn.end, "", turn)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True)
 class _Recorded:
-    """A recorded text that a prompt starts with; of several, the greatest is used."""
+    """A recorded text that a prompt starts with."""
 
     length: int
     is_whole: bool
     """Whether `ids` are all tokens of the turn."""
-    ids: tuple[int, ...]
     end: str
-    turn: Turn = field(compare=False)
+    turn: Turn
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Of several recorded texts, the greatest is used."""
+        return self.length, self.is_whole
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """The tokens of the text."""
+        return self.turn.ids if self.is_whole else self.turn.ids[:-1]
 
 
 def are_complete(token_ids: Sequence[int], logprobs: Sequence[float]) -> bool:
