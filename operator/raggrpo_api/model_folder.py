@@ -49,6 +49,8 @@ MAX_SIZE = 1 << 31
 MAX_NUMBER = 1 << 53
 """Maximum of any other integer; larger ones are not exact as floating-point numbers."""
 MAX_DEPTH = 32
+MAX_NAME_BYTES = 255
+"""Maximum length of a file name on Linux."""
 _SIZES = (
     "num_hidden_layers",
     "n_layer",
@@ -134,10 +136,13 @@ def is_weight_file(path: Path) -> bool:
 
 
 def require_own_weights(folder: Path) -> None:
-    """Raise UnsafeModel if transformers would load other weights than the model's own."""
+    """Raise UnsafeModel if transformers would load other weights, or cannot read their index."""
     require_safe_model(folder)
     if problem := adapter_problem(folder):
         raise UnsafeModel(problem)
+    entry = weights_entry(folder)
+    if entry is not None and entry.suffix == ".json":
+        shard_names(entry)
 
 
 def adapter_problem(folder: Path) -> str:
@@ -173,10 +178,35 @@ def _weights(folder: Path, files: Sequence[Path]) -> list[Path]:
     entry = weights_entry(folder)
     if entry is None or entry.suffix != ".json":
         return [entry] if entry else []
-    listed = read_model_json(entry).get("weight_map")
-    values = listed.values() if isinstance(listed, dict) else ()
-    shards = {each for each in values if isinstance(each, str)}
+    shards = set(shard_names(entry))
     return [path for name, path in own.items() if name in shards]
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the names of the files of weights that an index names.
+
+    Raises UnsafeModel unless transformers can read the index, which needs `metadata`, too.
+    """
+    value = read_model_json(index)
+    for field in ("metadata", "weight_map"):
+        if not isinstance(value.get(field), dict):
+            raise UnsafeModel(
+                f"{index} has no valid {field}, an object that libraries require: copy the file "
+                "again, or save the model with save_pretrained()"
+            )
+    names = value["weight_map"].values()
+    if others := [name for name in names if not _is_file_name(name)]:
+        raise UnsafeModel(
+            f"{index}: {others[0]!r:.80} is not the name of a file in its folder: copy the file "
+            "again"
+        )
+    return sorted(set(names))
+
+
+def _is_file_name(name: object) -> bool:
+    if not isinstance(name, str) or name.startswith(".") or "\0" in name:
+        return False
+    return Path(name).name == name and len(name.encode(errors="replace")) <= MAX_NAME_BYTES
 
 
 def require_safe_model(folder: Path) -> None:

@@ -15,7 +15,7 @@ from raggrpo_api.model_folder import (
     require_own_weights,
 )
 
-INDEX = json.dumps({"weight_map": {"a": "model-1-of-1.safetensors", "b": []}})
+INDEX = json.dumps({"metadata": {}, "weight_map": {"a": "model-1-of-1.safetensors"}})
 
 
 def make_folder(folder: Path, *names: str, **config: Any) -> Path:
@@ -52,6 +52,25 @@ def test_loaded_weights_are_those_that_the_config_names(tmp_path: Path, name: st
     folder = make_folder(tmp_path / "model", SAFE, SHARD, name, transformers_weights=name)
     expected = SHARD if name.endswith(".json") else name
     assert [each.name for each in loaded_files(folder) if is_weight_file(each)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("index", "problem"),
+    [
+        ({"weight_map": {}}, "has no valid metadata"),
+        ({"metadata": [], "weight_map": {}}, "has no valid metadata"),
+        ({"metadata": {}}, "has no valid weight_map"),
+        ({"metadata": {}, "weight_map": {"a": []}}, "is not the name of a file"),
+    ],
+)
+def test_index_that_transformers_cannot_read_is_rejected(
+    tmp_path: Path, index: object, problem: str
+) -> None:
+    folder = make_folder(tmp_path / "model", SHARD, SAFE_INDEX)
+    require_own_weights(folder)
+    (folder / SAFE_INDEX).write_text(json.dumps(index))
+    with pytest.raises(UnsafeModel, match=f"{SAFE_INDEX} {problem}|: .*{problem}"):
+        require_own_weights(folder)
 
 
 @pytest.mark.parametrize("name", ["sub/x.safetensors", "/x.safetensors", 1, ["a"]])

@@ -11,7 +11,7 @@ from typing import Any
 from raggrpo_api.foreign_files import open_regular, parse_json
 from raggrpo_api.limits import MAX_SAFETENSORS_HEADER_BYTES
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
-from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json, weights_entry
+from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json, shard_names, weights_entry
 from raggrpo_api.spec.lora import LoraSpec
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
@@ -20,8 +20,6 @@ MAX_LISTED_FILES = 3
 MAX_UNITS = 1 << 40
 """Maximum size of one dimension of a tensor."""
 MAX_DIMENSIONS = 8
-MAX_NAME_BYTES = 255
-"""Maximum length of a file name on Linux."""
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 """Ends of the names of input embeddings."""
@@ -123,22 +121,17 @@ def weight_files(path: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[Path]:
     """Return the files that an index names."""
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
-        raise Unreadable(f"{index} has no valid weight_map: copy the file again")
-    if others := [name for name in names.values() if not _is_shard_name(name)]:
-        raise Unreadable(
-            f"{index}: {others[0]!r:.80} is not the name of a {SAFETENSORS} file in its folder"
-        )
-    return _existing(sorted({index.with_name(name) for name in names.values()}), index.name)
-
-
-def _is_shard_name(name: str) -> bool:
-    is_shown = name.endswith(SAFETENSORS) and not name.startswith(".")
     try:
-        return is_shown and Path(name).name == name and len(name.encode()) <= MAX_NAME_BYTES
-    except UnicodeEncodeError:
-        return False
+        if is_lfs_pointer(index):
+            raise Unreadable(f"{index} {LFS_POINTER}; {LFS_REMEDY}")
+        names = shard_names(index)
+    except OSError as error:
+        raise Unreadable(f"{index} cannot be read: {error.strerror}") from error
+    except UnsafeModel as error:
+        raise Unreadable(str(error)) from error
+    if others := [name for name in names if not name.endswith(SAFETENSORS)]:
+        raise Unreadable(f"{index}: {others[0]!r:.80} is not the name of a {SAFETENSORS} file")
+    return _existing([index.with_name(name) for name in names], index.name)
 
 
 def _existing(files: list[Path], source: str) -> list[Path]:

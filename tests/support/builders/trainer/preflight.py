@@ -40,7 +40,9 @@ def make_model_folder(folder: Path, **config: Any) -> Path:
     names = {name: f"{'ab'[place % 2]}.safetensors" for place, name in enumerate(tensors)}
     for file in ("a.safetensors", "b.safetensors"):
         save_file({n: tensors[n] for n, of in names.items() if of == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": names})
+    )
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

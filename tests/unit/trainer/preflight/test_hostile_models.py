@@ -31,6 +31,21 @@ def written(name: str, content: str | bytes) -> Make:
     return lambda folder: (folder / name).write_bytes(raw)
 
 
+def index(shard: object) -> Make:
+    return written(INDEX, json.dumps({"metadata": {}, "weight_map": {"a": shard}}))
+
+
+def index_without(field: str, **changes: object) -> Make:
+    """Return a function that removes a field from the index, or replaces it."""
+
+    def write(folder: Path) -> None:
+        fields = json.loads((folder / INDEX).read_text())
+        del fields[field]
+        (folder / INDEX).write_text(json.dumps(fields | changes))
+
+    return write
+
+
 def enlarged(name: str, size: int) -> Make:
     """Return a function that makes a sparse file, which takes no space on the disk."""
 
@@ -115,9 +130,12 @@ CASES: dict[str, Make] = {
     "tokenizer config: deep": written(TOKENIZER, "[" * 100_000),
     "tokenizer: 1 GB": enlarged("tokenizer.json", 1 << 30),
     "index: 1 GB": enlarged(INDEX, 1 << 30),
-    "index: other folder": written(INDEX, '{"weight_map": {"a": "../../x.safetensors"}}'),
-    "index: absolute": written(INDEX, '{"weight_map": {"a": "/etc/passwd"}}'),
-    "index: numbers": written(INDEX, '{"weight_map": {"a": 1}}'),
+    "index: other folder": index("../../x.safetensors"),
+    "index: absolute": index("/etc/passwd"),
+    "index: numbers": index(1),
+    "index: no metadata": index_without("metadata"),
+    "index: metadata is text": index_without("metadata", metadata="x"),
+    "index: no weight_map": index_without("weight_map"),
     "weights: a billion shards": many_shards,
     "weights: negative shape": tensor('{"shape": [-1], "data_offsets": [0, 0]}'),
     "weights: text as shape": tensor('{"shape": "ab", "data_offsets": [0, 0]}'),
@@ -136,11 +154,9 @@ CASES: dict[str, Make] = {
     ),
     "weights: empty lists": single(f'{{"shape": [], "data_offsets": [0, 0], "x": {LISTS}}}'),
     "index: empty lists": written(INDEX, f'{{"weight_map": {{}}, "x": {LISTS}}}'),
-    "index: name of 300 characters": written(
-        INDEX, json.dumps({"weight_map": {"a": "x" * 300}})
-    ),
-    "index: lone surrogate": written(INDEX, '{"weight_map": {"a": "\\ud800"}}'),
-    "index: NUL": written(INDEX, '{"weight_map": {"a": "a\\u0000b"}}'),
+    "index: name of 300 characters": index("x" * 300),
+    "index: lone surrogate": index("\ud800"),
+    "index: NUL": index("a\0b"),
     "weights: long names of shards": single(
         '{"shape": [0], "data_offsets": [0, 0]}', "x" * 230 + "-1-of-1000.safetensors"
     ),
@@ -168,6 +184,12 @@ CASES: dict[str, Make] = {
 
 
 REASONS = {
+    "index: no metadata": "has no valid metadata",
+    "index: metadata is text": "has no valid metadata",
+    "index: no weight_map": "has no valid weight_map",
+    "index: numbers": "1 is not the name of a file in its folder",
+    "index: absolute": "is not the name of a file in its folder",
+    "index: NUL": "is not the name of a file in its folder",
     "index: empty lists": "it has too many values",
     "tokenizer: empty lists": "it has too many values",
     "tokenizer: panic": "its library crashes",

@@ -200,7 +200,9 @@ def change_config(**change: Any) -> Any:
 
 
 def break_index(model: Path) -> None:
-    (model / "model.safetensors.index.json").write_text('{"weight_map": ["a.safetensors"]}')
+    (model / "model.safetensors.index.json").write_text(
+        '{"metadata": {}, "weight_map": ["a.safetensors"]}'
+    )
 
 
 def prefix_tensors(prefix: str) -> Any:
