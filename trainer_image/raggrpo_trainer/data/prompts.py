@@ -10,6 +10,7 @@ Prefetching does not move the cursor: a saved cursor covers only batches that we
 
 import asyncio
 import bisect
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +22,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from .conversation import InvalidValue, invalid_value_error, render
 from .prompt_files import Prompt
 from .sampler import Cursor, Sampler, permutation
-from .tokenizer import Tokenizer, prompt_ids, token_ids
+from .tokenizer import MAX_TOKEN_CHARACTERS, Tokenizer, prompt_ids, token_ids
 
 CHARACTERS_PER_TOKEN = 8
 """Characters of a text to tokenize first, per token of its limit."""
@@ -31,16 +32,25 @@ class PromptTooLong(Exception):
     """A prompt exceeds maxPromptLength and cannot or must not be truncated."""
 
     def __init__(
-        self, prompt: Prompt, tokens: int, limit: int, num_passages: int, *, allow_truncation: bool
+        self,
+        prompt: Prompt,
+        composed: "ComposedPrompt",
+        limit: int,
+        num_passages: int,
+        *,
+        allow_truncation: bool,
     ) -> None:
         remedy = "decrease retrieval.maxPassageTokens or topK, or set data.allowTruncation: true"
         if allow_truncation:
             remedy = "or shorten its template, system message, tools and earlier turns"
+        tokens = _min_tokens(composed)
+        size = str(tokens) if composed.token_ids else f"at least {tokens}"
         super().__init__(
-            f"prompt {prompt.index} has {tokens} tokens with its {num_passages} passages "
+            f"prompt {prompt.index} has {size} tokens with its {num_passages} passages "
             f"(data.maxPromptLength {limit}); increase data.maxPromptLength, {remedy}"
         )
-        self.tokens, self.limit = tokens, limit
+        self.tokens = tokens
+        """Number of tokens; the minimum number if the text is too long to be tokenized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class ComposedPrompt:
     """A prompt as the policy receives it, with the templates filled in."""
 
     token_ids: tuple[int, ...]
+    """The tokens of `text`."""
     text: str
     passages: tuple[str, ...]
     """The passages as they appear in `text`: cut to length, in the order of the text."""
@@ -70,23 +81,27 @@ def compose(
 
     `passages` are ordered best first and used in mode Prompt only. With a chat template, the
     tokenizer's or `chat_template`, the text becomes the last user message. `allow_truncation`
-    drops passages, the last one first, and then cuts the end of the question. Raises PromptTooLong
-    if the prompt still exceeds the limit, and TrainerError DATA_ERROR if the template rejects the
+    drops passages, the last one first, and then cuts the end of the question. A text of more than
+    MAX_TOKEN_CHARACTERS per token is not tokenized: it exceeds the limit. Raises PromptTooLong if
+    the prompt still exceeds the limit, and TrainerError DATA_ERROR if the template rejects the
     conversation.
     """
     cut_passages = [cut_to_tokens(text, spec.max_passage_tokens, tokenizer) for text in passages]
+
+    max_characters = MAX_TOKEN_CHARACTERS * max_prompt_length
 
     def attempt(num_passages: int, question: str) -> ComposedPrompt:
         shown = cut_passages[:num_passages]
         if spec.shuffle_passages:
             shown = [shown[i] for i in permutation(num_passages, seed)]
         text = render_prompt(prompt, _filled(question, shown, spec), tokenizer, chat_template)
-        ids = prompt_ids(text, tokenizer, chat_template)
+        is_short = len(text) <= max_characters
+        ids = prompt_ids(text, tokenizer, chat_template) if is_short else ()
         truncated = num_passages < len(cut_passages) or question != prompt.text
         return ComposedPrompt(ids, text, tuple(shown), truncated)
 
     def fits(composed: ComposedPrompt) -> bool:
-        return len(composed.token_ids) <= max_prompt_length
+        return _min_tokens(composed) <= max_prompt_length
 
     whole = attempt(len(cut_passages), prompt.text)
     if fits(whole):
@@ -97,18 +112,23 @@ def compose(
                 return shorter
         length = _longest(
             len(prompt.text),
-            lambda length: len(attempt(0, prompt.text[:length]).token_ids),
+            lambda length: _min_tokens(attempt(0, prompt.text[:length])),
             max_prompt_length,
         )
         if length > 0:
             return attempt(0, prompt.text[:length])
     raise PromptTooLong(
         prompt,
-        len(whole.token_ids),
+        whole,
         max_prompt_length,
         len(cut_passages),
         allow_truncation=allow_truncation,
     )
+
+
+def _min_tokens(composed: ComposedPrompt) -> int:
+    """Return the number of tokens; the minimum number if the text was too long to be tokenized."""
+    return len(composed.token_ids) or math.ceil(len(composed.text) / MAX_TOKEN_CHARACTERS)
 
 
 def render_prompt(prompt: Prompt, text: str, tokenizer: Tokenizer, chat_template: str) -> str:

@@ -11,6 +11,8 @@ from raggrpo_api.model_folder import UnsafeModel, read_model_json, require_safe_
 from .conversation import ChatTokenizer
 
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+MAX_TOKEN_CHARACTERS = 256
+"""Characters of a token; the longest tokens are spaces."""
 _importing = threading.Lock()
 """transformers raises ImportError if two threads import it at the same time."""
 

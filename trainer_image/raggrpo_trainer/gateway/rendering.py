@@ -10,15 +10,19 @@ import jinja2.ext
 import jinja2.nodes
 
 from raggrpo_trainer.data.conversation import InvalidValue, Message, render_messages
-from raggrpo_trainer.data.tokenizer import Tokenizer, leading_tokens, prompt_ids, token_ids
+from raggrpo_trainer.data.tokenizer import (
+    MAX_TOKEN_CHARACTERS,
+    Tokenizer,
+    leading_tokens,
+    prompt_ids,
+    token_ids,
+)
 
 from .protocol import ChatRequest, RequestRejected
 from .trajectory import Prompt, Trajectory, TrajectoryCause, Turn
 
 MAX_FIRST_PROMPTS = 64
 """Number of prompts whose tokens are kept."""
-MAX_TOKEN_CHARACTERS = 256
-"""Characters of a token; the longest tokens are spaces."""
 _MARK = "\ue000{}\ue001"
 """Content of a message that is replaced after rendering: characters for private use."""
 

@@ -11,7 +11,7 @@ from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.preflight import CheckId
 from raggrpo_trainer.data.prompt_files import Prompt
-from raggrpo_trainer.data.prompts import compose, render_prompt
+from raggrpo_trainer.data.prompts import PromptTooLong, compose, render_prompt
 from raggrpo_trainer.data.tokenizer import Tokenizer
 from raggrpo_trainer.errors import TrainerError
 
@@ -23,7 +23,6 @@ MIN_MEASURED_ROWS = 100
 MAX_MEASURED_ROWS = 10_000
 """Bounds of the number of rows to tokenize, longest first; 10,000 rows take about 10 s."""
 MAX_LISTED_ROWS = 3
-UNLIMITED = 10**9
 PROBE_QUESTION = "Which sea lies there?"
 """Question that the output of a chat template must contain."""
 MAX_RENDERED_CHARACTERS = 160
@@ -200,17 +199,23 @@ def _truncation_problems(lengths: Mapping[str, int], limit: int) -> list[str]:
 def _length(
     prompt: Prompt, config: TrainerConfig, tokenizer: Tokenizer, num_passages: int | None = None
 ) -> int:
-    """Return the number of tokens of a prompt in its templates, with empty passages."""
-    composed = compose(
-        prompt,
-        [""] * (_num_passages(config) if num_passages is None else num_passages),
-        config.retrieval,
-        tokenizer,
-        max_prompt_length=UNLIMITED,
-        allow_truncation=False,
-        seed=0,
-        chat_template=config.data.chat_template,
-    )
+    """Return the number of tokens of a prompt in its templates, with empty passages.
+
+    If its text is too long to be tokenized, this is the minimum number.
+    """
+    try:
+        composed = compose(
+            prompt,
+            [""] * (_num_passages(config) if num_passages is None else num_passages),
+            config.retrieval,
+            tokenizer,
+            max_prompt_length=config.data.max_prompt_length,
+            allow_truncation=False,
+            seed=0,
+            chat_template=config.data.chat_template,
+        )
+    except PromptTooLong as error:
+        return error.tokens
     return len(composed.token_ids)
 
 

@@ -20,7 +20,7 @@ from raggrpo_trainer.data.prompts import (
     cut_to_tokens,
 )
 from raggrpo_trainer.data.sampler import Cursor, Sampler
-from raggrpo_trainer.data.tokenizer import Tokenizer, leading_tokens
+from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS, Tokenizer, leading_tokens
 from raggrpo_trainer.errors import TrainerError
 from support.builders.operator.jobs import make_trainer_config
 
@@ -157,19 +157,40 @@ def test_passage_truncation_does_not_split_characters(
     assert cut_to_tokens("成都市", limit, tokenizer) == expected
 
 
+class Counting:
+    """A tokenizer that records the lengths of the texts that it receives."""
+
+    chat_template = None
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        self.lengths.append(len(text))
+        return BYTES(text, **options)
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_row_of_many_characters_is_not_tokenized(truncate: bool) -> None:
+    tokenizer = Counting()
+    question = "a" * (16 << 20)
+    options: Any = {"limit": 64, "truncate": truncate, "tokenizer": cast("Tokenizer", tokenizer)}
+    if truncate:
+        composed = compose_prompt(make_prompt(question), (), make_spec(mode="None"), **options)
+        assert composed.text == "a" * 64
+    else:
+        with pytest.raises(PromptTooLong, match="has at least 65536 tokens"):
+            compose_prompt(make_prompt(question), (), make_spec(mode="None"), **options)
+    assert max(tokenizer.lengths, default=0) <= 64 * MAX_TOKEN_CHARACTERS
+
+
 @pytest.mark.parametrize("unit", ["a", "ab ", " ", "成"])
 def test_long_passage_is_tokenized_only_at_its_start(unit: str) -> None:
-    tokenized: list[int] = []
-
-    class Counting:
-        def __call__(self, text: str, **options: Any) -> Any:
-            tokenized.append(len(text))
-            return BYTES(text, **options)
-
-    cut = cut_to_tokens(unit * 1_000_000, 100, cast("Tokenizer", Counting()))
+    tokenizer = Counting()
+    cut = cut_to_tokens(unit * 1_000_000, 100, cast("Tokenizer", tokenizer))
 
     assert cut == cut_to_tokens(unit * 200, 100, BYTES)
-    assert sum(tokenized) < 20_000
+    assert sum(tokenizer.lengths) < 20_000
 
 
 def test_passage_shuffling_depends_only_on_seed() -> None:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS
 from raggrpo_trainer.engines.generation import Generation
 from raggrpo_trainer.gateway import rendering
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
@@ -179,7 +180,7 @@ async def test_prompt_far_beyond_context_is_not_tokenized(serve, monkeypatch, ca
     trajectory = served.open()
     monkeypatch.setattr(rendering, "token_ids", None)
     monkeypatch.setattr(rendering, "prompt_ids", None)
-    text = " " * (16 * rendering.MAX_TOKEN_CHARACTERS + 1)
+    text = " " * (16 * MAX_TOKEN_CHARACTERS + 1)
     status, error = (
         await served.post(chat({"role": "user", "content": text}))
         if call == "chat"

@@ -6,7 +6,7 @@ import pytest
 
 from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.data.prompt_files import Prompt
-from raggrpo_trainer.data.tokenizer import load_tokenizer
+from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS, load_tokenizer, prompt_ids
 from raggrpo_trainer.preflight.finding import Finding
 from raggrpo_trainer.preflight.prompts import MIN_MEASURED_ROWS, check_lengths
 from support.builders.trainer.preflight import make_fit_config
@@ -119,3 +119,20 @@ def test_validation_prompt_that_is_too_long_is_named(tmp_path: Path) -> None:
     finding = check(tmp_path, [make_prompt()], [make_prompt("x" * 100, index=7)])
     assert finding.state is CheckState.FAILED
     assert "at most 101 (validation row 7)" in finding.evidence
+
+
+def test_row_of_many_characters_is_measured_without_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenized: list[int] = []
+
+    def record(text: str, *arguments: Any) -> tuple[int, ...]:
+        tokenized.append(len(text))
+        return prompt_ids(text, *arguments)
+
+    monkeypatch.setattr("raggrpo_trainer.data.prompts.prompt_ids", record)
+    finding = check(tmp_path, [make_prompt("x" * (16 << 20))])
+    assert finding.state is CheckState.FAILED
+    assert "65537 (row 0)" in finding.evidence
+    assert "set data.allowTruncation: true" in finding.evidence
+    assert max(tokenized, default=0) <= 64 * MAX_TOKEN_CHARACTERS
