@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -26,6 +27,16 @@ def run_experiment(module: str, *arguments: str) -> dict[str, Any]:
     try:
         result: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"problem": f"transformers in this image cannot build the model: {last[:200]}"}
+        return {"problem": _failure(module, child)}
     return result
+
+
+def _failure(module: str, child: subprocess.CompletedProcess[str]) -> str:
+    """Return why an experiment wrote no result."""
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        cause = ", usually because memory ran out," if name == "SIGKILL" else ""
+        return f"{module} was killed by {name}{cause} while it built the model"
+    lines = child.stderr.strip().splitlines()
+    last = lines[-1][:200] if lines else f"{module} exited with code {child.returncode}"
+    return f"transformers in this image cannot build the model: {last}"
