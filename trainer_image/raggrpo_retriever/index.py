@@ -8,6 +8,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import bm25s
@@ -20,6 +21,13 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s sets it to DEBUG o
 # Kana, ideographs and Hangul: scripts that do not (reliably) separate words with spaces.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W{_CJK}]+")
+
+MIN_MAX_WORDS = 2_000_000
+"""Different words that any corpus may have; each takes about 200 bytes."""
+MIN_BYTES_PER_WORD = 64
+"""Bytes of text per further different word."""
+_BATCH_WORDS = 1 << 16
+"""Words of a text after which the number of different words is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,21 @@ def tokenize(text: str) -> Iterator[str]:
             yield word
 
 
+class TooManyWords(Exception):
+    """A corpus has more different words than text of its size has, as random characters have.
+
+    The index needs memory for each word, so that such a corpus may need 60 times its size.
+    """
+
+
 class Bm25Index:
     """BM25 (Lucene's variant, k1 1.5, b 0.75) over the tokens of `tokenize`."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
+        """Index the passages. Raises TooManyWords."""
         self._passages = passages
         self._vocabulary: dict[str, int] = {}
+        self._max_words = float(MIN_MAX_WORDS)
         documents = [self._token_numbers(passage.contents) for passage in passages]
         self._bm25 = bm25s.BM25()
         self._bm25.index(
@@ -64,8 +81,14 @@ class Bm25Index:
     def _token_numbers(self, text: str) -> "array[int]":
         """Return the numbers of a text's tokens, 4 bytes each: a short text may have millions."""
         vocabulary = self._vocabulary
-        numbers = (vocabulary.setdefault(token, len(vocabulary)) for token in tokenize(text))
-        return array("i", numbers)
+        self._max_words += len(text.encode()) / MIN_BYTES_PER_WORD
+        remaining = (vocabulary.setdefault(token, len(vocabulary)) for token in tokenize(text))
+        numbers = array("i")
+        while batch := array("i", islice(remaining, _BATCH_WORDS)):
+            if len(vocabulary) > self._max_words:
+                raise TooManyWords
+            numbers.extend(batch)
+        return numbers
 
     def search(self, queries: Sequence[str], top_k: int) -> list[list[Hit]]:
         """Return at most `top_k` hits per query, best first; each hit has a token of the query."""

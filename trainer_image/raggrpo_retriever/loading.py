@@ -6,7 +6,7 @@ from pathlib import Path
 from raggrpo_api.spec.retrieval import IndexKind, ManagedRetriever
 
 from .corpus import CorpusError, Passage, load_corpus
-from .index import Bm25Index, Index
+from .index import MIN_BYTES_PER_WORD, MIN_MAX_WORDS, Bm25Index, Index, TooManyWords
 
 Report = Callable[[str], None]
 """Function that receives a description of the current activity, which /healthz reports."""
@@ -37,6 +37,12 @@ def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index
 def _bm25_index(passages: Sequence[Passage], spec: ManagedRetriever) -> Bm25Index:
     try:
         return Bm25Index(passages)
+    except TooManyWords as error:
+        raise CorpusError(
+            f"{spec.corpus}: its {len(passages):,} passages have too many different words for a "
+            f"BM25 index (limit {MIN_MAX_WORDS:,} + 1 per {MIN_BYTES_PER_WORD} bytes of text); "
+            "remove passages that are not text, or use index: Dense"
+        ) from error
     except MemoryError as error:
         raise CorpusError(
             f"{spec.corpus}: the index of {len(passages):,} passages does not fit into memory; "

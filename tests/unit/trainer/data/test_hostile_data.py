@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -321,6 +322,27 @@ def test_index_of_many_short_words_needs_little_memory() -> None:
     passages = [Passage("1", "ab c " * 200_000)]
 
     assert peak_memory(lambda: Bm25Index(passages)) < 8_000_000
+
+
+def test_corpus_of_random_ideographs_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raggrpo_retriever.index.MIN_MAX_WORDS", 10_000)
+    text = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FFF), k=1_000_000)))
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"id": 1, "text": text}))
+
+    def load() -> None:
+        with pytest.raises(CorpusError, match=r"its 1 passages have too many different words.*use"):
+            load_index(ManagedRetriever(corpus=str(path)))
+
+    assert peak_memory(load) < 50_000_000
+
+
+def test_corpus_may_have_more_words_the_larger_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raggrpo_retriever.index.MIN_MAX_WORDS", 10)
+    words = [f"word{number} {'the ' * 15}" for number in range(20_000)]
+    Bm25Index([Passage(str(number), text) for number, text in enumerate(words)])
 
 
 def test_index_beyond_memory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
