@@ -26,8 +26,9 @@ MAX_ENTRIES = 100_000
 """Files and folders that a listing of a source may have."""
 MAX_HEADER = 2**18
 """Characters of the YAML in a card; without it, file names select the files of a split."""
-MAX_COMPARISONS = 2_000_000
-"""Comparisons of files with patterns of a split."""
+MAX_MATCHING = 5 * 10**9
+"""Cost of the names of files times that of the patterns of a split; 10**9 take up to 4 s."""
+_MAGIC = re.compile(r"[*?\[]")
 
 
 def require_few(count: int, source: Source) -> None:
@@ -121,14 +122,21 @@ def data_files_of_split(paths: Sequence[str], card: str, source: HubSource) -> l
     `CONFIG/SPLIT-*` or `data/SPLIT-*`. Raises StagingFailed if there are none.
     """
     data = [each for each in paths if _is_data_file(each)]
-    patterns = list(_card_patterns(card, source)) or _name_patterns(source)
-    if len(data) * len(patterns) > MAX_COMPARISONS:
+    listed = list(_card_patterns(card, source)) or _name_patterns(source)
+    patterns = [each.replace("**/", "*").removeprefix("./") for each in listed]
+    names = {each for each in patterns if not _MAGIC.search(each)}
+    patterns = [each for each in patterns if each not in names]
+    if _cost(data) * _cost(patterns) > MAX_MATCHING:
         raise StagingFailed(
             StagingReason.UNSUITABLE_CONTENT,
             f"{source}: {len(patterns):,} patterns of README.md for {len(data):,} data files are "
             f"too many; specify a file as hf://datasets/{source.repository}/FILE",
         )
-    chosen = [each for each in data if any(_matches(each, pattern) for pattern in patterns)]
+    chosen = [
+        each
+        for each in data
+        if each in names or any(fnmatch.fnmatchcase(each, pattern) for pattern in patterns)
+    ]
     if not chosen:
         raise StagingFailed(
             StagingReason.NOT_FOUND,
@@ -138,6 +146,11 @@ def data_files_of_split(paths: Sequence[str], card: str, source: HubSource) -> l
     for each in chosen:
         require_plain(each, source)
     return chosen
+
+
+def _cost(texts: Sequence[str]) -> int:
+    """Return the number of characters, with a constant cost per text."""
+    return sum(len(each) + 16 for each in texts)
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -189,10 +202,6 @@ def _name_patterns(source: HubSource) -> list[str]:
     folders = [f"{source.config}/"] if source.config else ["data/", "", "default/"]
     names = (f"{source.split}-*", f"{source.split}.*", f"{source.split}/*")
     return [f"{folder}{name}" for folder in folders for name in names]
-
-
-def _matches(path: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(path, pattern.replace("**/", "*").removeprefix("./"))
 
 
 def _is_model_file(path: str) -> bool:

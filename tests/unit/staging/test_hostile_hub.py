@@ -1,6 +1,7 @@
 """A hub that sends unexpected values, endless responses and listings, or the token."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,10 @@ import pytest
 from huggingface_hub import close_session, constants, get_session
 
 from raggrpo_api.fields.source import HubSource
+from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 from raggrpo_staging import hub as hub_module
 from raggrpo_staging import hub_client, selection
-from raggrpo_staging.bodies import MAX_BODY_BYTES
 from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.hub import HubRemote
 from raggrpo_staging.remote import RemoteFile
@@ -224,12 +225,22 @@ def test_token_in_error_is_hidden(
 
 
 def test_many_patterns_of_card_are_rejected(hub: HubServer) -> None:
-    paths = [f"a{number}" for number in range(3000)]
+    paths = [f"a{number}*" for number in range(10_000)]
     configs = [{"default": True, "data_files": [{"split": "train", "path": paths}]}]
     files = {"README.md": f"---\n{json.dumps({'configs': configs})}\n---\n".encode()}
     files |= {f"data/{number}.json": b"{}" for number in range(1000)}
     hub.add("datasets/org/name", files)
     assert "too many" in str(failure(DATA))
+
+
+def test_slow_patterns_of_card_are_rejected(hub: HubServer) -> None:
+    configs = [{"default": True, "data_files": [{"split": "train", "path": f"*{'a' * 200_000}b"}]}]
+    files = {"README.md": f"---\n{json.dumps({'configs': configs})}\n---\n".encode()}
+    files |= {f"{'a' * 200}{number}.json": b"{}" for number in range(200)}
+    hub.add("datasets/org/name", files)
+    started = time.process_time()
+    assert "are too many; specify a file as hf://datasets/org/name/FILE" in str(failure(DATA))
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("size", [-1, True, 7.5, "7", 10**16])
