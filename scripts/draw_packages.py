@@ -18,12 +18,14 @@ PICTURES = {
         "raggrpo_trainer",
         "raggrpo_retriever",
         "raggrpo_staging",
+        "raggrpo_buckets",
         "raggrpo_quickstart",
         "raggrpo_api",
     ),
 }
 DEPTHS = {
     "raggrpo_api": 1,
+    "raggrpo_buckets": 1,
     "raggrpo_quickstart": 1,
     "raggrpo_retriever": 1,
     "raggrpo_staging": 1,

@@ -5,18 +5,20 @@ import hashlib
 import inspect
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from raggrpo_api.fields.source import BucketSource, Scheme
+from raggrpo_api.foreign_bodies import unsuitable_body
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
     UNEXPECTED,
     StagingFailed,
+    body_failure,
     causes,
     connection_failure,
     detail,
@@ -37,6 +39,8 @@ class BucketRemote(Remote):
 
     def __init__(self, source: BucketSource, role: SourceRole) -> None:
         self._source, self._role = source, role
+        self._generations: dict[str, str] = {}
+        """Generation of each object in GCS, by its location."""
 
     def snapshot(self, _revision: str) -> Snapshot:
         """Return the objects; the revision is derived from their entity tags."""
@@ -64,9 +68,19 @@ class BucketRemote(Remote):
         return Snapshot(revision, files, is_file, is_immutable=False)
 
     def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
-        """Yield a range of an object at once."""
+        """Yield a range of an object at once, in GCS that of the generation in the snapshot."""
+        generation = self._generations.get(file.location)
+        pinned = {"generation": generation} if generation else {}
         with translated(self._source):
-            yield self._files.cat_file(file.location, start=start, end=stop)
+            try:
+                content = self._files.cat_file(file.location, start=start, end=stop, **pinned)
+            except FileNotFoundError as error:
+                raise StagingFailed(
+                    StagingReason.CONTENT_CHANGED,
+                    f"{self._source.scheme}://{file.location} was replaced or deleted during the "
+                    "download; start again",
+                ) from error
+        yield content
 
     @cached_property
     def _files(self) -> Any:
@@ -76,8 +90,11 @@ class BucketRemote(Remote):
         checksum = None
         if self._source.scheme is Scheme.S3:
             checksum = self._s3_checksum(entry["name"])
-        elif text := entry.get("md5Hash"):
-            checksum = Checksum("md5", base64.b64decode(text).hex())
+        else:
+            if (generation := str(entry.get("generation", ""))).isdecimal():
+                self._generations[entry["name"]] = generation
+            if text := entry.get("md5Hash"):
+                checksum = Checksum("md5", base64.b64decode(text).hex())
         return RemoteFile(path, entry["name"], int(entry["size"]), checksum)
 
     def _s3_checksum(self, name: str) -> Checksum | None:
@@ -93,59 +110,20 @@ class BucketRemote(Remote):
 
 def open_bucket(source: BucketSource) -> Any:
     """Return a file system without cached connections; without credentials, it is anonymous."""
-    if source.scheme is Scheme.GS:
-        return _open_gcs(source)
-    from s3fs import S3FileSystem
+    from raggrpo_buckets.file_systems import LimitedGcs, LimitedS3
 
-    from .bucket_bodies import LimitedS3Session
+    check_listed = partial(require_few, source=source)
+    if source.scheme is Scheme.S3:
+        with translated(source):
+            is_anonymous = not _has_aws_credentials()
+        return LimitedS3(check_listed, anon=is_anonymous)
 
-    class S3(S3FileSystem):  # type: ignore[misc]
-        """With a limit on the objects of a folder, all of which s3fs retains."""
+    class Gcs(LimitedGcs):
+        """Without the retries of gcsfs, because the caller repeats the request."""
 
-        async def _iterdir(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-            listed = 0
-            async for each in super()._iterdir(*arguments, **options):
-                require_few(listed := listed + 1, source)
-                yield each
+        _request = inspect.unwrap(LimitedGcs._request)
 
-    with translated(source):
-        is_anonymous = not _has_aws_credentials()
-    return S3(
-        anon=is_anonymous,
-        config_kwargs={"http_session_cls": LimitedS3Session},
-        skip_instance_cache=True,
-        use_listings_cache=False,
-    )
-
-
-def _open_gcs(source: BucketSource) -> Any:
-    """Return the client for HTTP; that for gRPC reads neither proxies nor authorities."""
-    from gcsfs.core import GCSFileSystem
-
-    from .bucket_bodies import LimitedResponse
-
-    class Gcs(GCSFileSystem):  # type: ignore[misc]
-        """Without the retries of gcsfs, because the caller repeats the request.
-
-        With a limit on the objects of a folder, all of which gcsfs retains.
-        """
-
-        _request = inspect.unwrap(GCSFileSystem._request)
-        _listed = 0
-
-        async def _call_list_objects(self, *arguments: Any, **options: Any) -> Any:
-            page = await super()._call_list_objects(*arguments, **options)
-            before = self._listed if options.get("pageToken") else 0
-            self._listed = before + len(page.get("items", ()))
-            require_few(self._listed, source)
-            return page
-
-    return Gcs(
-        token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None,
-        session_kwargs={"trust_env": True, "response_class": LimitedResponse},
-        skip_instance_cache=True,
-        use_listings_cache=False,
-    )
+    return Gcs(check_listed)
 
 
 def _version(entry: Mapping[str, Any]) -> str:
@@ -161,11 +139,12 @@ def translated(source: BucketSource) -> Iterator[None]:
     except StagingFailed:
         raise
     except Exception as error:
-        own = (each for each in causes(error) if isinstance(each, StagingFailed))
-        raise next(own, None) or _failure(source, error) from error
+        raise _failure(source, error) from error
 
 
 def _failure(source: BucketSource, error: Exception) -> StagingFailed:
+    if body := unsuitable_body(error):
+        return body_failure(body)
     remedy = TOKEN_REMEDY[source.scheme]
     # gcsfs reports each failure of Google's token endpoint as status 401.
     if unavailable := next((e for e in causes(error) if getattr(e, "retryable", False)), None):
@@ -185,7 +164,7 @@ def _failure(source: BucketSource, error: Exception) -> StagingFailed:
         return StagingFailed(reason, f"{problem} ({detail(error)}); {remedy}")
     if any(type(each).__name__ in _NO_CREDENTIALS for each in causes(error)):
         return StagingFailed(StagingReason.TOKEN_MISSING, f"{source} needs credentials; {remedy}")
-    if isinstance(error, UNEXPECTED):
+    if isinstance(error, UNEXPECTED) or type(error).__name__ == "ResponseParserError":
         return unexpected_failure(f"{source.scheme}://{source.bucket}", str(source), error)
     return connection_failure(f"{source.scheme}://{source.bucket}", error)
 

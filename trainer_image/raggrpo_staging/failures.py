@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.file_names import path_below
+from raggrpo_api.foreign_bodies import UnsuitableBody
 from raggrpo_api.secrets.detection import HIDDEN
 from raggrpo_api.secrets.names import is_secret_name
 from raggrpo_api.secrets.redaction import display_url
@@ -89,6 +90,12 @@ def _text(error: BaseException) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return f"{type(error).__name__}: {error}"
+
+
+def body_failure(error: UnsuitableBody) -> StagingFailed:
+    """Return the failure of a server whose response exceeds a limit."""
+    reason = StagingReason.UNREACHABLE if error.is_transient else StagingReason.UNSUITABLE_CONTENT
+    return StagingFailed(reason, str(error))
 
 
 def unexpected_failure(server: str, source: str, error: BaseException) -> StagingFailed:

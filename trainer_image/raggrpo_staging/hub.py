@@ -24,6 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from raggrpo_api.fields.source import COMMIT, MAIN, HubSource
+from raggrpo_api.foreign_bodies import UnsuitableBody
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .bodies import limited, require_plain
@@ -31,6 +32,7 @@ from .failures import (
     TOKEN_REMEDY,
     UNEXPECTED,
     StagingFailed,
+    body_failure,
     connection_failure,
     detail,
     status_failure,
@@ -153,6 +155,8 @@ def translated(source: HubSource, revision: str) -> Iterator[None]:
     """Raise StagingFailed for errors of huggingface_hub."""
     try:
         yield
+    except UnsuitableBody as error:
+        raise body_failure(error) from error
     except HFValidationError as error:
         raise StagingFailed(StagingReason.NOT_FOUND, f"{source}: {detail(error)}") from error
     except OfflineModeIsEnabled as error:

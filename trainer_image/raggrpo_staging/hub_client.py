@@ -6,10 +6,12 @@ import httpx2
 from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 
+from raggrpo_api.foreign_bodies import Reception
 from raggrpo_api.trainer.staging import StagingReason
 
 from .bodies import limited, require_plain
 from .failures import StagingFailed
+from .watched_connections import RECEPTION, WatchedBackend
 
 TIMEOUT_SECONDS = 30.0
 """To connect, and between received bytes."""
@@ -32,6 +34,9 @@ def _limited_client() -> httpx2.Client:
         "request": [*hooks["request"], _prepare],
         "response": [*hooks["response"], _limit_body, _PageLimit().check],
     }
+    for transport in (client._transport, *client._mounts.values()):
+        if transport is not None:
+            transport._pool._network_backend = WatchedBackend()
     return client
 
 
@@ -48,12 +53,28 @@ def _prepare(request: httpx2.Request) -> None:
 
 
 def _limit_body(response: httpx2.Response) -> None:
-    """Limit a body, unless it is the content of a file."""
+    """Require progress of a body, and limit it, unless it is the content of a file."""
     request = response.request
+    reception: Reception = response.extensions["network_stream"].get_extra_info(RECEPTION)
+    reception.start_body()
+    response.stream = _WatchedStream(response.stream, reception)
     if request.extensions[_API] or request.method != "GET" or not response.is_success:
         require_plain(response.headers, constants.ENDPOINT)
         response.encoding = "utf-8"  # a charset such as punycode takes quadratic time
         response.stream = _LimitedStream(response.stream)
+
+
+class _WatchedStream(httpx2.SyncByteStream):  # type: ignore[misc]
+    def __init__(self, stream: httpx2.SyncByteStream, reception: Reception) -> None:
+        self._stream, self._reception = stream, reception
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._stream:
+            self._reception.add_chunk()
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class _LimitedStream(httpx2.SyncByteStream):  # type: ignore[misc]

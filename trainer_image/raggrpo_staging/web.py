@@ -11,6 +11,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from raggrpo_api.fields.source import HttpsSource
+from raggrpo_api.foreign_bodies import UnsuitableBody
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .bodies import limited, require_plain
@@ -18,6 +19,7 @@ from .failures import (
     TOKEN_REMEDY,
     UNEXPECTED,
     StagingFailed,
+    body_failure,
     connection_failure,
     status_failure,
     unexpected_failure,
@@ -26,6 +28,7 @@ from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import single_file
+from .watched_connections import POOLS
 
 CHUNK_BYTES = 2**20
 MAX_CHALLENGE = 4096
@@ -38,6 +41,15 @@ TIMEOUT_SECONDS = (10.0, 30.0)
 
 class _LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
     """Connections with a timeout, and with limits of bodies that are not those of files."""
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = POOLS
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*arguments, **options)
+        manager.pool_classes_by_scheme = POOLS
+        return manager
 
     def send(
         self, request: requests.PreparedRequest, stream: bool = False, **options: Any
@@ -160,6 +172,8 @@ def translated(server: str) -> Iterator[None]:
     """Raise StagingFailed for errors of a connection."""
     try:
         yield
+    except UnsuitableBody as error:
+        raise body_failure(error) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         raise connection_failure(server, error) from error
     except UNEXPECTED as error:

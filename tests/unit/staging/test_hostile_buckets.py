@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from raggrpo_api.fields.source import BucketSource, Scheme
+from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 from raggrpo_staging import buckets, selection
-from raggrpo_staging.bodies import MAX_BODY_BYTES
 from raggrpo_staging.buckets import BucketRemote
 from raggrpo_staging.failures import StagingFailed
 from support.servers.hub_server import HubHandler, HubServer
@@ -62,12 +62,30 @@ def test_description_has_a_lower_limit_than_content(
 def test_slow_description_is_limited(
     store: HubServer, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
-    monkeypatch.setattr("raggrpo_staging.bucket_bodies.MAX_BODY_SECONDS", 0.0)
+    monkeypatch.setattr("raggrpo_buckets.responses.MAX_BODY_SECONDS", 0.0)
     with pytest.raises(StagingFailed, match="did not complete a response within 0 s"):
         open_remote(scheme).snapshot("")
 
 
 ITEM = {"name": "model/model.safetensors", "bucket": "bucket", "size": "7"}
+
+
+@pytest.mark.parametrize("body", [b"<ListBucketResult", b"text", b"<a></b>"])
+def test_invalid_xml_fails_without_retry(store: HubServer, body: bytes) -> None:
+    send(store, lambda handler: handler.answer(200, None, {}, body))
+    with pytest.raises(StagingFailed, match=r"a listing that is not valid XML .*; check") as raised:
+        open_remote(Scheme.S3).snapshot("")
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert sum(each.startswith("GET") for each in store.requests) == 1
+
+
+def test_description_of_another_format_fails_without_retry(store: HubServer) -> None:
+    listing = b"<ListBucketResult><Contents>text</Contents><MaxKeys>x</MaxKeys></ListBucketResult>"
+    send(store, lambda handler: handler.answer(200, None, {}, listing))
+    with pytest.raises(StagingFailed) as raised:
+        open_remote(Scheme.S3).snapshot("")
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert "s3://bucket describes s3://bucket/model in an unexpected format" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +154,23 @@ def test_number_of_objects_is_limited(
         open_remote(scheme).snapshot("")
     assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
     assert next(listed) < 100
+
+
+def test_replaced_gcs_object_is_not_read(store: HubServer) -> None:
+    item = ITEM | {"generation": "17"}
+
+    def answer(handler: HubHandler) -> None:
+        if "prefix=" in handler.path:
+            handler.answer(200, {"kind": "storage#objects", "items": [item]})
+        elif "alt=media" in handler.path and "generation=17" not in handler.path:
+            handler.answer(206, None, {}, b"another")
+        else:
+            handler.answer(404, {})
+
+    send(store, answer)
+    remote = open_remote(Scheme.GS)
+    (file,) = remote.snapshot("").files
+    with pytest.raises(StagingFailed, match="was replaced or deleted during the") as raised:
+        list(remote.chunks(file, 0, 7))
+    assert raised.value.reason is StagingReason.CONTENT_CHANGED
+    assert "gs://bucket/model/model.safetensors" in str(raised.value)

@@ -7,11 +7,13 @@ raise other errors besides OSError, so every error is caught and reported with t
 
 import errno
 import logging
+import os
 import posixpath
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from raggrpo_api import names
 from raggrpo_api.file_names import path_below
+from raggrpo_api.foreign_bodies import unsuitable_body
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
@@ -39,10 +42,16 @@ log = logging.getLogger(__name__)
 UNSEALED = f"is not sealed with {names.ENV_CHECKPOINT_KEY}"
 COPY_BYTES = 16 * 2**20
 """Bytes per read and write of a copy."""
-READ_AHEAD_BYTES = 64 * 2**20
-"""Bytes per request to remote storage."""
+READ_AHEAD_BYTES = 48 * 2**20
+"""Bytes per request to remote storage, besides those of a read."""
+MAX_ENTRIES = 10_000
+"""Files and folders at the URL."""
+MAX_LISTING_SECONDS = 120
+"""Time to list them, of which a store may send any number of empty pages."""
 MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
+MAX_EXAMINED_FILES = 20_000
+"""Files of these folders whose sizes are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Backup:
         except (OSError, ValueError):
             raise
         except Exception as error:  # remote file systems have other errors
-            text = f"cannot copy {self.folder}: {type(error).__name__}: {error}"
+            text = f"cannot copy {self.folder}: {_text(error)}"
             raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
 
     def _copy(self, name: str, target: Path, file: StoredFile) -> str:
@@ -84,7 +93,9 @@ class Backup:
     def _open(self, name: str) -> Any:
         path = posixpath.join(self.folder, name)
         _size(self.file_system, path)  # it may have been replaced
-        return self.file_system.open(path, "rb", block_size=READ_AHEAD_BYTES)
+        # The default cache of gcsfs has no limit that callers set on a range.
+        options = {"block_size": READ_AHEAD_BYTES, "cache_type": "readahead"}
+        return self.file_system.open(path, "rb", **options)
 
 
 def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
@@ -109,12 +120,13 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
     """
     unsealed: list[str] = []
     is_empty = True
+    count = _file_count(url)
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
-        candidates = _candidates(file_system, root)
+        candidates = _candidates(url, file_system, root)
     for name in candidates[:MAX_CANDIDATES]:
         with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
-            backup = _complete_backup(file_system, posixpath.join(root, str(name)), name)
+            backup = _complete_backup(file_system, posixpath.join(root, str(name)), name, count)
         if backup is None:
             continue
         if key and not backup.marker.is_sealed_with(key):
@@ -148,16 +160,42 @@ def check_readable(url: str, key: str) -> None:
     next(complete_backups(url, key), None)
 
 
-def _candidates(file_system: Any, root: str) -> list[CheckpointName]:
+def _candidates(url: str, file_system: Any, root: str) -> list[CheckpointName]:
     if not file_system.isdir(root):
         return []
-    folders = (posixpath.basename(p.rstrip("/")) for p in file_system.ls(root, detail=False))
+    if isinstance(file_system, LocalFileSystem):
+        with os.scandir(root) as entries:
+            folders = [each.name for each in islice(entries, MAX_ENTRIES + 1)]
+    else:
+        paths = file_system.ls(root, detail=False, timeout=MAX_LISTING_SECONDS)
+        folders = [posixpath.basename(each.rstrip("/")) for each in paths]
+    _require_few(url, len(folders))
     return CheckpointName.among(folders)
 
 
-def _complete_backup(file_system: Any, folder: str, name: CheckpointName) -> Backup | None:
+def _file_count(url: str) -> Callable[[int], None]:
+    """Return a function that adds a number of files. It raises TrainerError if they are many."""
+    total = 0
+
+    def add(files: int) -> None:
+        nonlocal total
+        total += files
+        if total > MAX_EXAMINED_FILES:
+            raise TrainerError(
+                ExitCode.CHECKPOINT_WRITE_FAILED,
+                f"the damaged backups at checkpoint.backup.url {display_url(url)} list more than "
+                f"{MAX_EXAMINED_FILES:,} files; remove them, or set another URL to start over",
+            )
+
+    return add
+
+
+def _complete_backup(
+    file_system: Any, folder: str, name: CheckpointName, count: Callable[[int], None]
+) -> Backup | None:
     try:
         marker = _read_marker(file_system, _path(file_system, folder, COMPLETE), name)
+        count(len(marker.files))
         for file, stored in marker.files.items():
             if _size(file_system, _path(file_system, folder, file)) != stored.size:
                 return None
@@ -170,9 +208,12 @@ def _complete_backup(file_system: Any, folder: str, name: CheckpointName) -> Bac
 
 
 def _read_marker(file_system: Any, path: str, name: CheckpointName) -> Marker:
-    if _size(file_system, path) > MAX_MARKER_BYTES:
+    content = b""
+    if (size := _size(file_system, path)) <= MAX_MARKER_BYTES:
+        content = file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES)
+    if max(size, len(content)) > MAX_MARKER_BYTES:  # a store may ignore the range
         raise ValueError(f"it has more than {MAX_MARKER_BYTES} bytes")
-    return parse_marker(file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES), name)
+    return parse_marker(content, name)
 
 
 def _path(file_system: Any, folder: str, name: str) -> str:
@@ -202,15 +243,33 @@ def _size(file_system: Any, path: str) -> int:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    # Only the local file system needs folders to be created.
-    options = {"auto_mkdir": True} if fsspec.utils.get_protocol(url) == "file" else {}
-    try:  # a cached instance may have old listings and broken connections
-        file_system, root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **options)
-    except ImportError as error:
+    file_system = _file_system(url)
+    return file_system, file_system._strip_protocol(url)
+
+
+def _file_system(url: str) -> Any:
+    """Return a new instance: a cached one may have old listings and broken connections."""
+    protocol = fsspec.utils.get_protocol(url)
+    if protocol == "file":
+        return LocalFileSystem(auto_mkdir=True, skip_instance_cache=True)
+    if protocol not in ("s3", "gs"):
         raise TrainerError(
-            ExitCode.CONFIG_ERROR, display_url(f"cannot open checkpoint.backup.url {url}: {error}")
-        ) from error
-    return file_system, root
+            ExitCode.CONFIG_ERROR,
+            f"checkpoint.backup.url {display_url(url)} has an unknown scheme; use s3, gs or file",
+        )
+    from raggrpo_buckets.file_systems import LimitedGcs, LimitedS3  # importing takes seconds
+
+    client = LimitedS3 if protocol == "s3" else LimitedGcs
+    return client(partial(_require_few, url))
+
+
+def _require_few(url: str, listed: int) -> None:
+    if listed > MAX_ENTRIES:
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED,
+            f"checkpoint.backup.url {display_url(url)} has more than {MAX_ENTRIES:,} files and "
+            "folders; remove some, or set another URL to start over",
+        )
 
 
 @contextmanager
@@ -220,5 +279,9 @@ def _translate_errors(action: str) -> Iterator[None]:
     except TrainerError:
         raise
     except Exception as error:
-        text = display_url(f"{action}: {type(error).__name__}: {error}")
+        text = display_url(f"{action}: {_text(error)}")
         raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+
+
+def _text(error: Exception) -> str:
+    return str(unsuitable_body(error) or f"{type(error).__name__}: {error}")

@@ -1,0 +1,151 @@
+"""Object stores that send endless responses and listings to a job that reads its backups."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.checkpoint import backup
+from raggrpo_trainer.checkpoint.folder import MAX_MARKER_BYTES
+from raggrpo_trainer.errors import TrainerError
+from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
+from support.servers.hub_server import HubHandler, HubServer
+
+schemes = pytest.mark.parametrize("scheme", ["s3", "gs"])
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """Serve 404 to requests for which no test adds an answer."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with HubServer() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+def respond(store: HubServer, answer: Callable[[HubHandler], None]) -> None:
+    def fault(handler: HubHandler) -> bool:
+        if handler.command == "GET":
+            answer(handler)
+        else:
+            handler.answer(404, {})
+        return True
+
+    store.faults.append(fault)
+
+
+def failure(scheme: str) -> TrainerError:
+    url = f"{scheme}://bucket/backups"
+    with pytest.raises(TrainerError) as raised:
+        next(backup.complete_backups(url, ""), None)
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert f"checkpoint.backup.url {url}" in str(raised.value)
+    return raised.value
+
+
+@schemes
+def test_endless_response_is_limited(store: HubServer, scheme: str) -> None:
+    respond(store, lambda handler: handler.answer_endlessly(200))
+    assert f"more than {MAX_BODY_BYTES:,} bytes" in str(failure(scheme))
+    assert len(store.requests) < 10
+
+
+@schemes
+def test_endless_error_is_limited(store: HubServer, scheme: str) -> None:
+    respond(store, lambda handler: handler.answer_endlessly(400))
+    assert f"more than {MAX_BODY_BYTES:,} bytes" in str(failure(scheme))
+
+
+GCS_PAGE = {"kind": "storage#objects", "prefixes": ["backups/a/"], "nextPageToken": "more"}
+S3_PAGE = (
+    "<ListBucketResult><IsTruncated>true</IsTruncated><CommonPrefixes><Prefix>backups/a/</Prefix>"
+    "</CommonPrefixes><NextContinuationToken>x</NextContinuationToken></ListBucketResult>"
+)
+EMPTY_GCS_PAGE = {"kind": "storage#objects", "nextPageToken": "more"}
+EMPTY_S3_PAGE = S3_PAGE.replace("<CommonPrefixes><Prefix>backups/a/</Prefix></CommonPrefixes>", "")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "page", "following"),
+    [
+        ("s3", S3_PAGE, S3_PAGE),
+        ("s3", S3_PAGE, EMPTY_S3_PAGE),
+        ("gs", json.dumps(GCS_PAGE), json.dumps(GCS_PAGE)),
+        ("gs", json.dumps(GCS_PAGE), json.dumps(EMPTY_GCS_PAGE)),
+    ],
+)
+def test_endless_listing_is_limited(
+    store: HubServer, monkeypatch: pytest.MonkeyPatch, scheme: str, page: str, following: str
+) -> None:
+    def answer(handler: HubHandler) -> None:
+        path = handler.path.lower()
+        if "prefix=" not in path:
+            handler.answer(404, {})
+            return
+        is_first = "token=" not in path
+        handler.answer(200, None, {}, (page if is_first else following).encode())
+
+    respond(store, answer)
+    monkeypatch.setattr(backup, "MAX_ENTRIES", 20)
+    message = str(failure(scheme))
+    assert "has more than 20 files and folders" in message
+    assert "remove some, or set another URL" in message
+    assert len(store.requests) < 40
+
+
+def test_marker_of_a_store_that_ignores_the_range_is_limited(
+    store: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "backups/step_00000010.e1"
+
+    def answer(handler: HubHandler) -> None:
+        path = unquote(handler.path)
+        if "alt=media" in path:
+            handler.answer(200, None, {}, b"[" * (MAX_MARKER_BYTES + 1))
+        elif "/o/" in path and path.partition("?")[0].endswith("/COMPLETE"):
+            handler.answer(200, {"name": f"{name}/COMPLETE", "size": "100"})
+        elif "prefix=" in path:
+            handler.answer(200, {"kind": "storage#objects", "prefixes": [f"{name}/"]})
+        else:
+            handler.answer(404, {})
+
+    respond(store, answer)
+    assert next(backup.complete_backups("gs://bucket/backups", ""), None) is None
+    assert f"it has more than {MAX_MARKER_BYTES} bytes" in caplog.text
+
+
+def test_entries_of_a_local_url_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (tmp_path / f"step_{number:08}.e1").mkdir()
+    monkeypatch.setattr(backup, "MAX_ENTRIES", 20)
+    with pytest.raises(TrainerError, match="has more than 20 files and folders") as raised:
+        next(backup.complete_backups(f"file://{tmp_path}", ""), None)
+    assert f"checkpoint.backup.url file://{tmp_path}" in str(raised.value)
+
+
+def test_examined_files_of_damaged_backups_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(make_claim(tmp_path / "volume"), keep_last=5, backup=tmp_path / "backups")
+    for step in range(10, 60, 10):
+        store.back_up(store.save(make_meta(step), shards(step)))
+    for folder in (tmp_path / "backups").iterdir():
+        marker = json.loads((folder / "COMPLETE").read_text())
+        (folder / list(marker["files"])[-1]).unlink()
+    monkeypatch.setattr(backup, "MAX_EXAMINED_FILES", 6)
+    with pytest.raises(TrainerError, match="list more than 6 files") as raised:
+        store.restore()
+    assert f"damaged backups at checkpoint.backup.url file://{tmp_path / 'backups'}" in str(
+        raised.value
+    )
+    assert "remove them, or set another URL" in str(raised.value)

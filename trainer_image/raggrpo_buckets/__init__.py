@@ -1,0 +1,1 @@
+"""Clients of object stores, with limits on what a store can make them read and retain."""

@@ -1,0 +1,61 @@
+"""fsspec's file systems for S3 and Google Cloud Storage, with limits on responses and listings.
+
+A listing calls `check_listed` with the number of its entries so far, where an empty page counts as
+one, before the entries are retained; an error that it raises ends the listing. Nothing is cached.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from gcsfs.core import GCSFileSystem
+from s3fs import S3FileSystem
+
+from .responses import LimitedResponse, LimitedS3Session
+
+
+class LimitedS3(S3FileSystem):  # type: ignore[misc]
+    """Objects in S3."""
+
+    cachable = False
+
+    def __init__(self, check_listed: Callable[[int], object], **options: Any) -> None:
+        super().__init__(
+            config_kwargs={"http_session_cls": LimitedS3Session},
+            use_listings_cache=False,
+            **options,
+        )
+        self._check_listed = check_listed
+
+    async def _list_pages(self, method: str, **options: Any) -> AsyncIterator[Any]:
+        listed = 0
+        async for page in super()._list_pages(method, **options):
+            listed += _entries(page, "Contents", "CommonPrefixes")
+            self._check_listed(listed)
+            yield page
+
+
+class LimitedGcs(GCSFileSystem):  # type: ignore[misc]
+    """Objects in Google Cloud Storage over HTTP; the client for gRPC reads no proxies."""
+
+    cachable = False
+
+    def __init__(self, check_listed: Callable[[int], object]) -> None:
+        super().__init__(
+            token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None,
+            session_kwargs={"trust_env": True, "response_class": LimitedResponse},
+            use_listings_cache=False,
+        )
+        self._check_listed = check_listed
+        self._listed = 0
+
+    async def _call_list_objects(self, *arguments: Any, **options: Any) -> Any:
+        page = await super()._call_list_objects(*arguments, **options)
+        before = self._listed if options.get("pageToken") else 0
+        self._listed = before + _entries(page, "items", "prefixes")
+        self._check_listed(self._listed)
+        return page
+
+
+def _entries(page: Any, *fields: str) -> int:
+    return max(1, sum(len(page.get(name, ())) for name in fields))

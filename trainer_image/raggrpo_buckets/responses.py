@@ -1,0 +1,109 @@
+"""Limits of the responses that the clients of object stores read into memory."""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable
+from typing import Any
+from urllib.parse import urlsplit
+from xml.parsers.expat import ExpatError, ParserCreate
+
+import aiohttp
+from aiobotocore.httpsession import AIOHTTPSession
+from botocore.exceptions import HTTPClientError
+
+from raggrpo_api.foreign_bodies import (
+    MAX_BODY_BYTES,
+    MAX_BODY_SECONDS,
+    MAX_HEAD_SECONDS,
+    BodyLimit,
+    Reception,
+    UnsuitableBody,
+    unsuitable_body,
+)
+
+MAX_RANGE_BYTES = 64 * 2**20
+"""The largest response is a range of an object; a client parses others into more memory."""
+
+
+class _LimitedReader:
+    """The reader of a body. Other attributes are those of aiohttp's reader."""
+
+    def __init__(
+        self, reader: aiohttp.StreamReader, limit: BodyLimit, reception: Reception
+    ) -> None:
+        self._reader, self._limit, self._reception = reader, limit, reception
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def read(self, n: int = -1) -> bytes:
+        """Return at most `n` bytes, or all. Raises UnsuitableBody if they are many, or slow."""
+        if n >= 0:
+            return await self._watched(self._reader.read(n))
+        chunks = []
+        while chunk := await self._watched(self._reader.readany()):
+            self._limit.count(chunk)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def _watched(self, read: Awaitable[bytes]) -> bytes:
+        started = time.monotonic()
+        content = await read
+        self._reception.add_read(len(content), time.monotonic() - started)
+        return content
+
+
+class LimitedResponse(aiohttp.ClientResponse):
+    """A response whose head and body are limited, and whose server must make progress."""
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        """Read the headers."""
+        try:
+            async with asyncio.timeout(MAX_HEAD_SECONDS) as deadline:
+                response = await super().start(connection)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise UnsuitableBody(
+                f"{self.host} did not complete the headers of a response within "
+                f"{MAX_HEAD_SECONDS:.0f} s; start again later",
+                is_transient=True,
+            ) from error
+        is_range = self.ok and "Range" in self.request_info.headers
+        limits = (MAX_RANGE_BYTES, math.inf) if is_range else (MAX_BODY_BYTES, MAX_BODY_SECONDS)
+        reception = Reception(self.host)
+        reception.start_body()
+        reader = _LimitedReader(self.content, BodyLimit(self.host, *limits), reception)
+        self.content = reader  # type: ignore[assignment]
+        return response
+
+
+class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
+    """The connections of an S3 client, which has no option for the type of responses."""
+
+    async def _get_session(self, proxy_url: Any) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = await super()._get_session(proxy_url)
+        session._response_class = LimitedResponse
+        return session
+
+    async def send(self, request: Any) -> Any:
+        """Return the response to a request. Raises UnsuitableBody, also if a listing is no XML.
+
+        botocore would repeat such requests as often as others that fail.
+        """
+        try:
+            response = await super().send(request)
+        except HTTPClientError as error:
+            if body := unsuitable_body(error):
+                raise body from None
+            raise
+        if response.status_code == 200 and "list-type=2" in request.url:
+            try:
+                ParserCreate().Parse(await response.content, True)
+            except ExpatError as error:
+                raise UnsuitableBody(
+                    f"{urlsplit(request.url).hostname} sent a listing that is not valid XML "
+                    f"({error}); check the address of the server"
+                ) from error
+        return response
