@@ -1,56 +1,30 @@
 """A job whose application runs in a container: isolation, keys, loss and replacement of its pod.
 
-All tests of this file use the same run, in order; the last one waits until it completes.
+The application is that of the quickstart, in an image. All tests of this file use the same run, in
+order; the last one waits until it completes.
 """
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tools.kind.images import Images
-from tools.kind.jobs import (
-    condition,
-    has_ended,
-    make_small_job,
-    wait_for_ready_pods,
-    wait_for_status,
-)
+from tools.kind.images import Images, build_agent_image
+from tools.kind.jobs import condition, has_ended, make_small_job, wait_for_ready_pods
 from tools.kind.kubernetes import Kubernetes
+from tools.kind.network_policies import enforced
+from tools.kind.objects import make_pod, with_claim
+from tools.kind.training_job import CLAIM, MOUNT, TrainingJob
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 NAME = "agent"
-STEPS = 60
-START_SECONDS = 600
-END_SECONDS = 420
-LABELS = f"raggrpo.io/job-name={NAME},raggrpo.io/role=agent"
-APPLICATION = """
-import http.server, json, urllib.request
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print("key", asked["key"], flush=True)
-        body = json.dumps({"model": "policy", "prompt": asked["question"], "max_tokens": 4})
-        headers = {"Authorization": "Bearer " + asked["key"], "Content-Type": "application/json"}
-        url = asked["url"] + "/completions"
-        call = urllib.request.Request(url, body.encode(), headers)
-        with urllib.request.urlopen(call, timeout=100) as reply:
-            text = json.load(reply)["choices"][0]["text"]
-        answer = json.dumps({"answer": text}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-    def log_message(self, *arguments):
-        pass
-http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()
-"""
-"""An application of the standard library, which knows nothing of training."""
-
+STEPS = 40
+AGENT = f"raggrpo.io/job-name={NAME},raggrpo.io/role=agent"
+INPUT = f"{MOUNT}/input"
+RAY_PORTS = (6379, 8265, 10001, 52365)
+READY_SECONDS = 120
 PROBE = """
 import json, os, socket, sys, urllib.error, urllib.request
 def port(host, number):
@@ -71,119 +45,147 @@ head, ports, key = json.loads(sys.argv[1])
 opened = {str(number): port(head, number) for number in ports}
 print(json.dumps([opened, call(os.environ["OPENAI_BASE_URL"], key)]))
 """
-RAY_PORTS = (6379, 8265, 10001, 52365)
+"""Program that connects to ports of the head and calls the gateway with a key."""
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Kubernetes, operator: Images, shared: str) -> Iterator[str]:
-    """The namespace of a job that has completed two steps."""
+def running(cluster: Kubernetes, operator: Images, seeded_quickstart: str) -> Iterator[TrainingJob]:
+    """The job, which has completed two steps."""
     agent = {
         "type": "Container",
-        "identify": "Request",
-        "request": {"question": "{question}", "url": "{baseUrl}", "key": "{apiKey}"},
+        "identify": "Trace",
+        "passages": "passages",
         "container": {
-            "image": operator.trainer,
-            "command": ["python", "-c", APPLICATION],
+            "image": build_agent_image(operator.trainer),
+            "healthPath": "/healthz",
             "cpu": "50m",
-            "memory": "128Mi",
+            "memory": "512Mi",
         },
     }
-    changes = {"spec.training.totalSteps": STEPS, "spec.rollout.agent": agent}
-    cluster.apply(make_small_job(NAME, operator.trainer, changes), namespace=shared)
-    status = wait_for_status(cluster, shared, NAME, has_two_steps_or_end, START_SECONDS)
-    assert status["phase"] == "Running", status
-    yield shared
-    cluster.kubectl("delete", "rgj", NAME, "-n", shared)
+    changes = {
+        "spec.model.path": f"{INPUT}/model",
+        "spec.data.trainFiles": [f"{INPUT}/train.parquet"],
+        "spec.data.maxPromptLength": 96,
+        "spec.data.maxResponseLength": 4,
+        "spec.training.totalSteps": STEPS,
+        "spec.rollout.agent": agent,
+    }
+    job = TrainingJob(cluster, seeded_quickstart, NAME)
+    manifest = make_small_job(NAME, operator.trainer, changes)
+    cluster.apply(manifest, namespace=job.namespace)
+    job.wait_for_steps(2, attempt=1)
+    yield job
+    job.kubectl("delete", "rgj", NAME)
 
 
-def has_two_steps_or_end(status: Mapping[str, Any]) -> bool:
-    return steps(status) >= 2 or has_ended(status)
+@pytest.fixture(scope="module")
+def seeded_quickstart(cluster: Kubernetes, operator: Images, shared: str) -> str:
+    """The namespace, with the model and the data of the quickstart on the claim."""
+    command = ["python", "-m", "raggrpo_quickstart", "--dir", INPUT, "--steps", "2"]
+    pod = with_claim(make_pod("prepare", operator.trainer, command), CLAIM, MOUNT)
+    cluster.apply(pod, namespace=shared)
+    succeeded = "--for=jsonpath={.status.phase}=Succeeded"
+    cluster.kubectl("wait", "pod/prepare", succeeded, "--timeout=300s", "-n", shared, deadline=330)
+    return shared
 
 
-def steps(status: Mapping[str, Any]) -> int:
-    return int(status.get("progress", {}).get("step", 0))
-
-
-def status_of(cluster: Kubernetes, namespace: str) -> dict[str, Any]:
-    status: dict[str, Any] = cluster.read("rgj", NAME, "-n", namespace)["status"]
-    return status
-
-
-def agent_pod(cluster: Kubernetes, namespace: str) -> str:
-    [pod] = wait_for_ready_pods(cluster, namespace, LABELS, 1, 120)
+def agent_pod(job: TrainingJob) -> str:
+    [pod] = wait_for_ready_pods(job.cluster, job.namespace, AGENT, 1, READY_SECONDS)
     return str(pod["metadata"]["name"])
 
 
-def trains_on(cluster: Kubernetes, namespace: str) -> None:
-    """Wait until the job has completed two more steps."""
-    reached = steps(status_of(cluster, namespace))
-
-    def has_progressed(status: Mapping[str, Any]) -> bool:
-        return steps(status) >= reached + 2 or has_ended(status)
-
-    status = wait_for_status(cluster, namespace, NAME, has_progressed, END_SECONDS)
-    assert steps(status) >= reached + 2, status
+def check_that_new_pod_serves(job: TrainingJob, old: str) -> None:
+    """Wait for the successor of a pod, and until the first attempt has completed two more steps."""
+    assert agent_pod(job) != old
+    reached = job.status()["progress"]["step"]
+    status = job.wait_until(lambda status: status["progress"]["step"] >= reached + 2, "progress")
+    assert status["progress"]["step"] < STEPS  # the application was needed
+    assert [each["number"] for each in status["attempts"]] == [1]
 
 
-def test_cluster_is_created_after_container_is_ready(cluster: Kubernetes, running: str) -> None:
-    of_job = ("-n", running, "-l", f"raggrpo.io/job-name={NAME}")
-    [ray_cluster] = cluster.read("rayclusters", *of_job)["items"]
-    ready = condition(status_of(cluster, running), "AgentServiceReady")
+def keys_of_samples(job: TrainingJob, pod: str) -> list[str]:
+    """Return the keys that the application printed, oldest first."""
+    lines = job.kubectl("logs", pod).splitlines()
+    return [line.split("-")[1] for line in lines if line.startswith("00-")]
+
+
+def probe(job: TrainingJob, pod: str, key: str) -> tuple[dict[str, str], int | str]:
+    """Return the state of Ray's ports, and the status of the gateway for a key, from a pod."""
+    address = job.kubectl("get", "pod", job.pod("head"), "-o=jsonpath={.status.podIP}")
+    question = json.dumps([address, RAY_PORTS, key])
+    opened, status = json.loads(job.kubectl("exec", pod, "--", "python", "-c", PROBE, question))
+    return opened, status
+
+
+def test_cluster_is_created_after_container_is_ready(running: TrainingJob) -> None:
+    ready = condition(running.status(), "AgentServiceReady")
     assert ready["status"] == "True"
-    assert ready["lastTransitionTime"][:19] <= ray_cluster["metadata"]["creationTimestamp"][:19]
+    created = running.ray_cluster()["metadata"]["creationTimestamp"]
+    assert ready["lastTransitionTime"][:19] <= created[:19]
 
 
 @pytest.mark.row("F2")
-def test_container_reaches_gateway_but_not_ray_and_old_keys_are_rejected(
-    cluster: Kubernetes, running: str
-) -> None:
-    pod = agent_pod(cluster, running)
-    keys = [
-        line.split()[1]
-        for line in cluster.kubectl("logs", pod, "-n", running).stdout.splitlines()
-        if line.startswith("key ")
-    ]
-    of_head = ("-n", running, "-l", f"raggrpo.io/job-name={NAME},raggrpo.io/role=head")
-    [head] = cluster.read("pods", *of_head)["items"]
-    question = json.dumps([head["status"]["podIP"], RAY_PORTS, keys[0]])
+def test_container_reaches_gateway_but_not_ray(running: TrainingJob) -> None:
+    pod = agent_pod(running)
+    [key, *_] = keys_of_samples(running, pod)
 
-    probe = cluster.kubectl("exec", pod, "-n", running, "--", "python", "-c", PROBE, question)
+    with enforced(running.cluster, running.namespace):
+        opened, status = probe(running, pod, key)
+        reached = running.status()["progress"]["step"]
+        running.wait_until(lambda status: status["progress"]["step"] >= reached + 2, "progress")
 
-    opened, old_key = json.loads(probe.stdout)
-    assert old_key == 401  # the gateway is reachable, and the sample of the key has ended
+    assert status == 401  # the gateway responded; the sample of the key has ended
     assert opened == dict.fromkeys(map(str, RAY_PORTS), "unreachable")
 
 
-def test_killed_pod_is_replaced_and_costs_no_attempt(cluster: Kubernetes, running: str) -> None:
-    pod = agent_pod(cluster, running)
+def test_killed_pod_is_replaced_and_costs_no_attempt(running: TrainingJob) -> None:
+    pod = agent_pod(running)
 
-    cluster.kubectl("delete", "pod", pod, "-n", running, "--grace-period=0", "--force")
+    running.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
-    trains_on(cluster, running)
-    assert agent_pod(cluster, running) != pod
-    assert len(status_of(cluster, running)["attempts"]) == 1
+    check_that_new_pod_serves(running, pod)
 
 
-def test_rolled_container_costs_no_attempt(cluster: Kubernetes, running: str) -> None:
-    [deployment] = cluster.read("deployments", "-n", running, "-l", LABELS)["items"]
-    name = deployment["metadata"]["name"]
+def test_evicted_pod_is_replaced_and_costs_no_attempt(running: TrainingJob) -> None:
+    pod = agent_pod(running)
+    metadata = {"name": pod, "namespace": running.namespace}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{running.namespace}/pods/{pod}/eviction"
 
-    cluster.kubectl("rollout", "restart", f"deployment/{name}", "-n", running)
+    running.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
 
-    trains_on(cluster, running)
-    assert len(status_of(cluster, running)["attempts"]) == 1
+    check_that_new_pod_serves(running, pod)
 
 
-def test_deleted_deployment_is_recreated_and_job_completes(
-    cluster: Kubernetes, running: str
-) -> None:
-    cluster.kubectl("delete", "deployments", "-n", running, "-l", LABELS)
+def test_rolled_container_costs_no_attempt(running: TrainingJob) -> None:
+    pod = agent_pod(running)
+    deployment = running.kubectl("get", "deployments", "-l", AGENT, "-o=name").strip()
 
-    status = wait_for_status(cluster, running, NAME, has_ended, END_SECONDS)
+    running.kubectl("rollout", "restart", deployment)
+    running.kubectl("rollout", "status", deployment, f"--timeout={READY_SECONDS}s")
+
+    check_that_new_pod_serves(running, pod)
+
+
+def test_keys_of_earlier_attempt_are_rejected(running: TrainingJob) -> None:
+    pod = agent_pod(running)
+    key = keys_of_samples(running, pod)[-1]
+
+    running.kill_driver()
+
+    running.wait_for_steps(1, attempt=2)
+    assert agent_pod(running) == pod
+    assert probe(running, pod, key)[1] == 401
+
+
+def test_deleted_deployment_is_recreated_and_job_completes(running: TrainingJob) -> None:
+    running.kubectl("delete", "deployments", "-l", AGENT)
+
+    status = running.wait_until(has_ended, "end")
 
     assert status["phase"] == "Succeeded", status
-    assert len(status["attempts"]) == 1
+    assert [each["number"] for each in status["attempts"]] == [2, 1]
     deadline = time.monotonic() + 60
-    while cluster.read("deployments", "-n", running, "-l", LABELS)["items"]:
+    while running.kubectl("get", "deployments,pods", "-l", AGENT, "-o=name"):
         assert time.monotonic() < deadline
         time.sleep(1)

@@ -87,6 +87,34 @@ def build_other_ray_image(trainer: str) -> str:
     return name
 
 
+def build_agent_image(trainer: str) -> str:
+    """Build and load an image with the quickstart's application as a service; return its name."""
+    sources = sorted((REPOSITORY / "crds" / "samples" / "agents").glob("quickstart_*.py"))
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
+    name = f"{trainer}-agent-{digest}"
+    if not has_image(name):
+        corpus = (
+            "from pathlib import Path; from raggrpo_quickstart import records; "
+            "records.write_corpus(records.load_records(), Path('/app/corpus.jsonl'))"
+        )
+        lines = [
+            f"FROM {trainer}",
+            "USER root",
+            "COPY *.py /app/",
+            f'RUN chmod -R a+rX /app && python -c "{corpus}"',
+            "ENV QUICKSTART_CORPUS=/app/corpus.jsonl",
+            "USER 1000:1000",
+            'CMD ["python", "/app/quickstart_service.py"]',
+        ]
+        with timed(f"image {name}"), tempfile.TemporaryDirectory() as context:
+            for each in sources:
+                shutil.copy(each, context)
+            Path(context, "Dockerfile").write_text("\n".join(lines), encoding="utf-8")
+            run(["docker", "build", "-q", "-t", name, context])
+    load(name)
+    return name
+
+
 def push_to_registry(trainer: str) -> str:
     """Push the trainer's image to the cluster's registry and return its name there.
 
