@@ -43,9 +43,10 @@ def call(url, key):
         return "unreachable"
 head, ports, key = json.loads(sys.argv[1])
 opened = {str(number): port(head, number) for number in ports}
+opened["API server"] = port("kubernetes.default", 443)
 print(json.dumps([opened, call(os.environ["OPENAI_BASE_URL"], key)]))
 """
-"""Program that connects to ports of the head and calls the gateway with a key."""
+"""Program that connects to ports of the head and to the API server, and calls the gateway."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +111,7 @@ def keys_of_samples(job: TrainingJob, pod: str) -> list[str]:
 
 
 def probe(job: TrainingJob, pod: str, key: str) -> tuple[dict[str, str], int | str]:
-    """Return the state of Ray's ports, and the status of the gateway for a key, from a pod."""
+    """Return the state of Ray's ports and the API server, and the gateway's status for a key."""
     address = job.kubectl("get", "pod", job.pod("head"), "-o=jsonpath={.status.podIP}")
     question = json.dumps([address, RAY_PORTS, key])
     opened, status = json.loads(job.kubectl("exec", pod, "--", "python", "-c", PROBE, question))
@@ -125,7 +126,7 @@ def test_cluster_is_created_after_container_is_ready(running: TrainingJob) -> No
 
 
 @pytest.mark.row("F2")
-def test_container_reaches_gateway_but_not_ray(running: TrainingJob) -> None:
+def test_container_reaches_gateway_but_neither_ray_nor_api_server(running: TrainingJob) -> None:
     pod = agent_pod(running)
     [key, *_] = keys_of_samples(running, pod)
 
@@ -135,7 +136,7 @@ def test_container_reaches_gateway_but_not_ray(running: TrainingJob) -> None:
         running.wait_until(lambda status: status["progress"]["step"] >= reached + 2, "progress")
 
     assert status == 401  # the gateway responded; the sample of the key has ended
-    assert opened == dict.fromkeys(map(str, RAY_PORTS), "unreachable")
+    assert opened == dict.fromkeys([*map(str, RAY_PORTS), "API server"], "unreachable")
 
 
 def test_killed_pod_is_replaced_and_costs_no_attempt(running: TrainingJob) -> None:

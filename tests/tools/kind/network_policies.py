@@ -12,6 +12,8 @@ from tools.kind.kind_cluster import FIRST_NODE, builds_own_images, run
 from tools.kind.kubernetes import Kubernetes
 
 CHAIN = "NETWORK-POLICIES"
+HOOKS = ("FORWARD", "INPUT")
+"""Chains of packets between pods, and from pods to the node, which runs the API server."""
 DIRECTIONS = {"Ingress": ("from", "-d", "-s"), "Egress": ("to", "-s", "-d")}
 """Field of the peers, and options of iptables for a pod and its peers."""
 Object = Mapping[str, Any]
@@ -33,12 +35,12 @@ def enforced(cluster: Kubernetes, namespace: str) -> Iterator[None]:
         for each in cluster.read("namespaces")["items"]
     }
     rules = "\n".join(["*filter", *_rules(policies, pods, labels), "COMMIT\n"])
-    jump = f"FORWARD -j {CHAIN}"
-    _on_node(f"iptables-restore --noflush <<'END'\n{rules}END\niptables -I {jump}")
+    _on_node(f"iptables-restore --noflush <<'END'\n{rules}END\n")
     try:
+        _on_node("\n".join(f"iptables -I {hook} -j {CHAIN}" for hook in HOOKS))
         yield
     finally:
-        _on_node(f"iptables -D {jump}")
+        _on_node("\n".join(f"iptables -D {hook} -j {CHAIN}" for hook in HOOKS))
 
 
 def _rules(
