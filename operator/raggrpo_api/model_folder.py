@@ -30,6 +30,7 @@ from .limits import (
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
 INDEX = "model.safetensors.index.json"
+PYTORCH_INDEX = "pytorch_model.bin.index.json"
 TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
 """Suffixes of files that libraries read into memory, unlike weights."""
 TEMPLATES = "additional_chat_templates"
@@ -79,7 +80,7 @@ _WEIGHTS = (
     "model.safetensors",
     INDEX,
     "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+    PYTORCH_INDEX,
 )
 """Files that specify the weights; transformers loads the first one that exists."""
 _WEIGHTS_FIELD = "transformers_weights"

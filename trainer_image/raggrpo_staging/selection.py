@@ -12,6 +12,7 @@ from raggrpo_api.data_files import DATA_SUFFIXES, is_data_file
 from raggrpo_api.fields.source import HubSource, Source
 from raggrpo_api.file_names import checked_parts
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
+from raggrpo_api.weight_formats import conversion_remedy
 
 from .failures import StagingFailed
 
@@ -57,10 +58,12 @@ def role_files(paths: Sequence[str], role: SourceRole, source: Source) -> list[s
     is_needed = _is_model_file if role is SourceRole.MODEL else _is_data_file
     chosen = [each for each in paths if is_needed(each.removeprefix(f"{folder}/"))]
     if role is SourceRole.MODEL and not any(each.endswith(WEIGHTS) for each in chosen):
+        model = source.repository if isinstance(source, HubSource) else "FOLDER"
         raise StagingFailed(
             StagingReason.UNSUITABLE_CONTENT,
             f"{source} has no weights in safetensors ({_some(paths)}); specify a revision or "
-            "folder that has, such as refs/pr/N of a conversion",
+            "folder that has, such as refs/pr/N of a conversion, or "
+            f"{conversion_remedy(paths, model)}",
         )
     if not chosen:
         raise StagingFailed(

@@ -22,7 +22,7 @@ IN_CDN = "GET /cdn/.*safetensors"
         ("hf://org/name@v9", StagingReason.UNKNOWN_REVISION, "has no revision v9"),
         ("hf://org/other", StagingReason.TOKEN_MISSING, "does not exist, or is private"),
         ("hf://org/name/missing", StagingReason.NOT_FOUND, "has no files"),
-        ("hf://org/empty", StagingReason.UNSUITABLE_CONTENT, "no weights in safetensors"),
+        ("hf://org/empty", StagingReason.UNSUITABLE_CONTENT, "from_pretrained('org/empty')"),
         ("hf://org/name/config.json", StagingReason.UNSUITABLE_CONTENT, "is a file"),
         ("hf://org/hostile", StagingReason.UNSUITABLE_CONTENT, "is not the name of a file"),
     ],

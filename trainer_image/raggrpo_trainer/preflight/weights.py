@@ -5,14 +5,23 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from raggrpo_api.foreign_files import open_regular, parse_json
-from raggrpo_api.limits import MAX_SAFETENSORS_HEADER_BYTES
+from raggrpo_api.limits import MAX_FOLDER_ENTRIES, MAX_SAFETENSORS_HEADER_BYTES
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
-from raggrpo_api.model_folder import INDEX, UnsafeModel, read_model_json, shard_names, weights_entry
+from raggrpo_api.model_folder import (
+    INDEX,
+    PYTORCH_INDEX,
+    UnsafeModel,
+    read_model_json,
+    shard_names,
+    weights_entry,
+)
 from raggrpo_api.spec.lora import LoraSpec
+from raggrpo_api.weight_formats import conversion_remedy
 from raggrpo_trainer.data.file_format import LFS_POINTER, LFS_REMEDY, is_lfs_pointer
 
 SAFETENSORS = ".safetensors"
@@ -113,10 +122,15 @@ def weight_files(path: Path) -> list[Path]:
     if entry is None and any(path.glob(f"*{SAFETENSORS}")):
         raise Unreadable(f"{path} lacks {INDEX}: copy or download the model again")
     if entry is None or entry.suffix not in (SAFETENSORS, ".json"):
-        raise Unreadable(
-            f"{path} has no {SAFETENSORS} files: save the model with save_pretrained()"
-        )
+        raise _other_format(path)
     return [entry] if entry.suffix == SAFETENSORS else _shards(entry)
+
+
+def _other_format(path: Path) -> Unreadable:
+    entries = os.scandir(path) if path.is_dir() else ()
+    names = [each.name for each in islice(entries, MAX_FOLDER_ENTRIES)]
+    remedy = conversion_remedy(names, str(path))
+    return Unreadable(f"{path} has no {SAFETENSORS} files: {remedy}")
 
 
 def _shards(index: Path) -> list[Path]:
@@ -130,7 +144,12 @@ def _shards(index: Path) -> list[Path]:
     except UnsafeModel as error:
         raise Unreadable(str(error)) from error
     if others := [name for name in names if not name.endswith(SAFETENSORS)]:
-        raise Unreadable(f"{index}: {others[0]!r:.80} is not the name of a {SAFETENSORS} file")
+        if index.name == PYTORCH_INDEX:
+            raise _other_format(index.parent)
+        raise Unreadable(
+            f"{index}: {others[0]!r:.80} is not the name of a {SAFETENSORS} file: "
+            "copy or download the model again"
+        )
     return _existing([index.with_name(name) for name in names], index.name)
 
 

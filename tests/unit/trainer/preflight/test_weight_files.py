@@ -63,6 +63,7 @@ def test_weights_that_transformers_loads_are_read(
         ([SINGLE, INDEX], "", f"lacks {INDEX}"),
         ([SINGLE, INDEX, "shard.safetensors"], "", "has no .safetensors files"),
         ([], "other.safetensors", "lacks"),
+        ([SINGLE, INDEX], "pytorch_model.bin.index.json", "convert the .bin files with `python"),
         ([], ".shard.safetensors", "instead of a file name"),
     ],
 )
@@ -73,5 +74,9 @@ def test_weights_that_transformers_cannot_load_are_rejected(
         (folder / each).unlink()
     if specified:
         specify(folder, specified)
+    if specified.endswith(".bin.index.json"):
+        shard = "pytorch_model-00001-of-00001.bin"
+        (folder / shard).write_bytes(b"")
+        (folder / specified).write_text(json.dumps({"metadata": {}, "weight_map": {NAME: shard}}))
     with pytest.raises(Unreadable, match=message):
         weight_shapes(folder)
