@@ -38,6 +38,9 @@ _MOUNTS = f"^/(({_FOLDERS})(/.*)?|({'|'.join(sorted(_PARENTS))})/?)$"
 _OPT_OUT = "if it is not a secret, set notSecret: true"
 _USE_SECRET = f"store the value in a Secret and specify secretKeyRef: {{name, key}}; {_OPT_OUT}"
 _USE_HEADER = f"remove the secret; use a header with secretKeyRef; {_OPT_OUT}"
+_USE_ENV = (
+    "remove the secret; pass it to the application in a variable with secretKeyRef; " + _OPT_OUT
+)
 _IS_NOT_SECRET = "(has(self.notSecret) && self.notSecret)"
 
 
@@ -265,11 +268,11 @@ def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
 def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
     """Reject what CEL cannot recognize: secrets in other formats, free-form JSON, other URLs."""
     yield from _other_literals(inputs)
-    for path, value in _free_json(inputs):
+    for path, value, remedy in _free_json(inputs):
         for finding in secret_texts(value, path):
             rule = secret_names_have_no_value if finding.by_name else values_contain_no_secret
             message = f"{rule.message} ({finding.name})"
-            yield Violation(finding.path, Reason.SECRET_IN_PLAIN_TEXT, message, _USE_HEADER)
+            yield Violation(finding.path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
     for place in OTHER_TEXTS:
         for path, text in values_at(inputs.spec, place):
             if has_known_secret(text):
@@ -294,13 +297,17 @@ def _other_literals(inputs: RuleInput) -> Iterator[Violation]:
                     yield Violation(f"{path}.{rule.field}", rule.reason, message, rule.remedy)
 
 
-def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of each free-form JSON value that may not contain a secret."""
+def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any, str]]:
+    """Yield (path, value, remedy) of each free-form JSON value that may not contain a secret."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
         if not endpoint.not_secret:
             path = f"spec.retrieval.endpoints[{index}]"
-            yield f"{path}.extraBody", endpoint.extra_body
-            yield f"{path}.body", endpoint.body
+            yield f"{path}.extraBody", endpoint.extra_body, _USE_HEADER
+            yield f"{path}.body", endpoint.body, _USE_HEADER
     for index, judge in inputs.spec.reward.judges:
         if not inputs.spec.reward.functions[index].not_secret:
-            yield f"spec.reward.functions[{index}].judge.extraBody", judge.extra_body
+            path = f"spec.reward.functions[{index}].judge.extraBody"
+            yield path, judge.extra_body, _USE_HEADER
+    agent = inputs.spec.rollout.agent
+    if agent is not None and not agent.not_secret:
+        yield "spec.rollout.agent.request", agent.request, _USE_ENV
