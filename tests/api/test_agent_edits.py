@@ -29,7 +29,6 @@ from support.kubernetes.chart_release import Account
 from support.operator.operator_environment import OperatorEnvironment, make_environment
 from tools.kind.api_server import ApiServer as Server
 
-SETTINGS = ClusterSettings(trainer_image="trainer:test", operator_namespace="ops")
 MOUNTED = MountedKeys("now", {"now": b"an installation key for tests only"})
 VALUE = {"name": "A", "value": "1"}
 SECRET = {"name": "A", "secretKeyRef": {"name": "search", "key": "password"}}
@@ -54,10 +53,7 @@ class Cluster:
 
     environment: OperatorEnvironment
     client: ApiServer
-
-    @property
-    def children(self) -> Children:
-        return Children(self.client, SETTINGS, InstallationKeys(lambda: MOUNTED, "ops/key"))
+    children: Children
 
     async def deployment(self, job: Metadata) -> Manifest:
         name = names.agent_name(job.name, job.uid)
@@ -74,7 +70,11 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     async with make_environment(api_server, operator_account, namespace, tmp_path) as environment:
         client = await connect_as_user(str(operator_account.kubeconfig))
-        yield Cluster(environment, client)
+        settings = ClusterSettings(
+            trainer_image="trainer:test", operator_namespace=operator_account.namespace
+        )
+        keys = InstallationKeys(lambda: MOUNTED, "ops/key")
+        yield Cluster(environment, client, Children(client, settings, keys))
         await client.close()
 
 

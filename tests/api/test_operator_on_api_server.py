@@ -284,6 +284,38 @@ async def test_container_of_agent_is_started_restored_and_deleted_after_job_succ
 
 
 @pytest.mark.row("F2")
+async def test_services_deleted_during_attempt_are_created_again(
+    environment: OperatorEnvironment,
+) -> None:
+    environment.ray.scripts["small-a1"] = Script(waits_at=7)
+    await environment.apply({"spec.rollout.agent": CONTAINER})
+
+    async def uids() -> dict[str, str]:
+        services = await environment.all_of("v1", "services")
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in services}
+
+    async def has_deployment() -> bool:
+        return bool(await environment.all_of(*DEPLOYMENTS))
+
+    await environment.until_true(has_deployment)
+    await roll_out(environment)
+    await environment.until(lambda status: status.get("progress", {}).get("step") == 7)
+    before = await uids()
+    for name in before:
+        await environment.api.delete(path_of("v1", "services", environment.namespace, name))
+
+    async def are_restored() -> bool:
+        after = await uids()
+        return after.keys() == before.keys() and not set(after.values()) & set(before.values())
+
+    await environment.until_true(are_restored)
+    environment.ray.may_continue = True
+    status = await environment.until(is_phase("Succeeded"))
+    assert "small-gateway" in before
+    assert [each["cause"] for each in status["attempts"]] == ["Succeeded"]
+
+
+@pytest.mark.row("F2")
 async def test_pods_of_existing_service_are_admitted_to_gateway(
     environment: OperatorEnvironment,
 ) -> None:
