@@ -34,6 +34,10 @@ MAX_TEXT_LINES: Final = 2_000_000
 """Lines of a vocabulary or a list of merges."""
 MAX_ROW_BYTES: Final = 16 << 20
 """Row of a data file or corpus, as JSON or in memory."""
+MAX_PARQUET_FOOTER_BYTES: Final = 64 << 20
+"""Footer of a Parquet file; a column chunk with short texts has 2 KB of statistics."""
+MAX_PARQUET_COLUMNS: Final = 10_000
+"""Columns of a Parquet file, nested ones included."""
 MAX_ROW_GROUP_BYTES: Final = 2 << 30
 """Selected columns of a row group of a parquet file after decompression."""
 MAX_BATCH_BYTES: Final = 256 << 20

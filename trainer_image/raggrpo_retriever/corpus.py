@@ -24,6 +24,7 @@ from raggrpo_api.foreign_files import (
     require_own_file,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.parquet_footer import parquet_metadata
 
 EXAMPLE = '{"id": "7", "contents": "..."}'
 _BLOCK = 2048
@@ -183,7 +184,8 @@ def _parquet_records(path: Path) -> Iterator[Record]:
 
 
 def _rows(path: Path) -> Iterator[Record]:
-    with pq.ParquetFile(path) as file:
+    metadata = parquet_metadata(path, pq.read_metadata)
+    with pq.ParquetFile(path, metadata=metadata) as file:
         known = ("id", "contents", "text", "title")
         columns = [name for name in known if name in file.schema_arrow.names]
         budget = ExpansionBudget(path.stat().st_size)

@@ -41,6 +41,17 @@ def corpus(path: Path) -> str:
         return f"rejected: {error}"
 
 
+def count(path: Path) -> str:
+    """Count the passages of a corpus."""
+    from raggrpo_trainer.preflight.embedding import count_passages
+    from raggrpo_trainer.preflight.weights import Unreadable
+
+    try:
+        return f"{count_passages(path)} passages"
+    except Unreadable as error:
+        return f"rejected: {error}"
+
+
 def vectors(path: Path) -> str:
     """Read the vectors of a corpus of two passages."""
     from raggrpo_retriever.corpus import CorpusError, load_vectors
@@ -135,7 +146,7 @@ def response(path: Path) -> str:
 
 CHECKS: dict[str, Callable[[Path], str]] = {
     each.__name__: each
-    for each in (data, corpus, vectors, model, embedding, history, imported, response)
+    for each in (data, corpus, count, vectors, model, embedding, history, imported, response)
 }
 
 

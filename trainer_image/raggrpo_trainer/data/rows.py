@@ -27,6 +27,7 @@ from raggrpo_api.foreign_files import (
     require_own_file,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.parquet_footer import parquet_metadata
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
@@ -79,7 +80,7 @@ def _parquet_rows(path: Path, paths: Iterable[str] | None) -> Iterator[Row]:
     candidates = {name for each in paths or () for name in candidate_columns(each)}
     number = 0
     try:
-        metadata = pq.read_metadata(path)
+        metadata = parquet_metadata(path, pq.read_metadata)
         texts = repeated_texts(metadata.schema)
         with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
             names = file.schema_arrow.names

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
 from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.parquet_footer import parquet_metadata
 from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
@@ -121,7 +122,8 @@ def _columns(path: Path) -> dict[str, object]:
     try:
         require_own_file(path)
         if data_format(path) is DataFormat.PARQUET:
-            return {field.name: _nested(field.type) for field in pq.read_schema(path)}
+            schema = parquet_metadata(path, pq.read_metadata).schema.to_arrow_schema()
+            return {field.name: _nested(field.type) for field in schema}
         with open_regular(path) as file:
             lines = islice(limited_lines(file, MAX_ROW_BYTES), FIRST_ROWS)
             rows = [json.loads(line) for line in lines if line.strip()]

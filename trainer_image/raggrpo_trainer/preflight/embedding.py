@@ -18,6 +18,7 @@ from raggrpo_api.foreign_files import UnsuitableFile, open_regular, require_own_
 from raggrpo_api.foreign_files import read_json as read_any_json
 from raggrpo_api.limits import MAX_MODEL_JSON_BYTES, MAX_ROW_BYTES
 from raggrpo_api.model_folder import UnsafeModel, require_own_weights
+from raggrpo_api.parquet_footer import parquet_metadata
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.preflight import CheckId
@@ -96,8 +97,7 @@ def count_passages(corpus: Path) -> int:
         if is_lfs_pointer(corpus):
             raise Unreadable(f"{corpus} {LFS_POINTER}; {LFS_REMEDY}")
         if data_format(corpus) is DataFormat.PARQUET:
-            with pq.ParquetFile(corpus) as file:
-                return int(file.metadata.num_rows)
+            return int(parquet_metadata(corpus, pq.read_metadata).num_rows)
         with open_regular(corpus) as file:
             return _count_lines(file)
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:

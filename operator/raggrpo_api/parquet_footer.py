@@ -1,0 +1,95 @@
+"""Read the footer of a Parquet file within limits: pyarrow allocates 240 times its size, or aborts.
+
+    metadata = parquet_metadata(path, pyarrow.parquet.read_metadata)
+    with pyarrow.parquet.ParquetFile(path, metadata=metadata) as file: ...
+
+Every reader of Parquet files uses this function. Imports only the standard library.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from .foreign_files import UnsuitableFile, open_regular
+from .limits import MAX_PARQUET_COLUMNS, MAX_PARQUET_FOOTER_BYTES
+
+MAX_UNTRIED_BYTES = 2 << 20
+"""Footer that is read at once, with at most 0.5 GiB; larger ones are read in a child first."""
+_TRIAL = """
+import resource, sys
+import pyarrow.parquet
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+pyarrow.parquet.read_metadata(sys.argv[1])
+"""
+_TRIAL_SECONDS = 60
+_TAIL = 8
+"""Bytes of the footer's length and the magic number."""
+
+
+class _RowGroup(Protocol):
+    """The metadata of a row group; implemented by pyarrow."""
+
+    num_columns: int
+
+
+class _Metadata(Protocol):
+    """The metadata of a Parquet file; implemented by pyarrow."""
+
+    num_columns: int
+    num_row_groups: int
+
+    def row_group(self, i: int) -> _RowGroup: ...
+
+
+M = TypeVar("M", bound=_Metadata)
+
+
+def parquet_metadata(path: Path, read_metadata: Callable[[BinaryIO], M]) -> M:
+    """Return the metadata of a Parquet file, as `pyarrow.parquet.read_metadata` reads it.
+
+    Raises UnsuitableFile if the file is special, its footer needs too much memory, it has too many
+    columns, or a row group has other columns than the schema; else the errors of `read_metadata`.
+    """
+    with open_regular(path) as file:
+        _require_small_footer(path, file)
+        metadata = read_metadata(file)
+    columns = metadata.num_columns
+    if columns > MAX_PARQUET_COLUMNS:
+        limit = f"{columns:,} columns, limit {MAX_PARQUET_COLUMNS:,}"
+        raise UnsuitableFile(f"it has {limit}; drop columns")
+    for number in range(metadata.num_row_groups):
+        stored = metadata.row_group(number).num_columns
+        if stored != columns:  # pyarrow aborts the process when it reads such a column
+            problem = f"row group {number} has {stored:,} columns, its schema {columns:,}"
+            raise UnsuitableFile(f"{problem}; write the file again")
+    return metadata
+
+
+def _require_small_footer(path: Path, file: BinaryIO) -> None:
+    """Raise UnsuitableFile if the footer needs too much memory. A short file is left to pyarrow."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+    size = int.from_bytes(file.read(_TAIL)[:4], "little")
+    file.seek(0)
+    if size > MAX_PARQUET_FOOTER_BYTES:
+        raise _too_large(f"its footer has {size:,} bytes, limit {MAX_PARQUET_FOOTER_BYTES:,}")
+    if size > MAX_UNTRIED_BYTES and not _is_readable(path):
+        raise _too_large(f"its footer of {size:,} bytes needs more memory or time than allowed")
+
+
+def _is_readable(path: Path) -> bool:
+    """Return whether a child process with limits can read the footer."""
+    command = [sys.executable, "-c", _TRIAL, str(path)]
+    try:
+        return not subprocess.run(
+            command, capture_output=True, timeout=_TRIAL_SECONDS, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _too_large(problem: str) -> UnsuitableFile:
+    return UnsuitableFile(f"{problem}; write fewer columns or larger row groups")

@@ -1,0 +1,65 @@
+"""Write Parquet files that consist of a footer, in Thrift's compact protocol."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .limited_process import Make
+
+_I32, _I64, _BYTES, _LIST, _STRUCT = 5, 6, 8, 9, 12
+"""Types of fields in Thrift's compact protocol."""
+Field = tuple[int, int, bytes]
+"""Number, type and encoded value."""
+
+
+def footer(names: Sequence[str], columns: int, groups: int = 1) -> Make:
+    """Return a function that writes a file with text columns of these names.
+
+    It has row groups with `columns` column chunks each, which have no metadata.
+    """
+
+    def make(path: Path) -> None:
+        leaves = [
+            _struct((1, _I32, _int(6)), (3, _I32, _int(1)), (4, _BYTES, _bytes(name.encode())))
+            for name in names
+        ]
+        root = _struct((4, _BYTES, _bytes(b"root")), (5, _I32, _int(len(names))))
+        chunk = _struct((2, _I64, _int(4)))
+        group = _struct(
+            (1, _LIST, _structs([chunk] * columns)), (2, _I64, _int(1)), (3, _I64, _int(1))
+        )
+        content = _struct(
+            (1, _I32, _int(2)),
+            (2, _LIST, _structs([root, *leaves])),
+            (3, _I64, _int(1)),
+            (4, _LIST, _structs([group] * groups)),
+        )
+        path.write_bytes(b"PAR1" + content + len(content).to_bytes(4, "little") + b"PAR1")
+
+    return make
+
+
+def _struct(*fields: Field) -> bytes:
+    """Encode fields in ascending order of their numbers."""
+    previous = [0, *(number for number, _, _ in fields)]
+    content = (
+        bytes([(number - before) << 4 | kind]) + value
+        for before, (number, kind, value) in zip(previous, fields, strict=False)
+    )
+    return b"".join(content) + b"\0"
+
+
+def _structs(values: Sequence[bytes]) -> bytes:
+    return bytes([0xF0 | _STRUCT]) + _varint(len(values)) + b"".join(values)
+
+
+def _bytes(value: bytes) -> bytes:
+    return _varint(len(value)) + value
+
+
+def _int(value: int) -> bytes:
+    return _varint(value << 1)  # zigzag encoding of a value that is not negative
+
+
+def _varint(value: int) -> bytes:
+    groups = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([*(each | 0x80 for each in groups[:-1]), groups[-1]])

@@ -1,0 +1,94 @@
+"""Parquet files whose footer exhausts memory or aborts the process that reads it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raggrpo_api.parquet_footer import MAX_UNTRIED_BYTES
+from raggrpo_retriever.corpus import load_corpus
+from raggrpo_trainer.data.rows import read_rows
+from raggrpo_trainer.preflight.data import check_data
+from raggrpo_trainer.preflight.embedding import count_passages
+from support.builders.trainer.reports import make_config
+from support.hostile.limited_process import Make, outcomes
+from support.hostile.parquet_footer import footer
+
+NAMES = ("prompt", "answer", "id", "text")
+
+
+def sparse_footer(path: Path) -> None:
+    """Write a file whose footer of 2 GB takes no space on the disk."""
+    path.touch()
+    os.truncate(path, (2 << 30) + 100)
+    with path.open("ab") as file:
+        file.write((2 << 30).to_bytes(4, "little") + b"PAR1")
+
+
+FOOTERS: dict[str, tuple[Make, str]] = {
+    "more columns in a row group than in the schema": (
+        footer(NAMES, columns=5),
+        "row group 0 has 5 columns, its schema 4; write the file again",
+    ),
+    "no columns in a row group": (footer(NAMES, columns=0), "row group 0 has 0 columns"),
+    "2 GB": (sparse_footer, "its footer has 2,147,483,648 bytes, limit 67,108,864; write fewer"),
+    "many column chunks": (
+        footer(NAMES, columns=600_000, groups=4),
+        "its footer of 7,200,106 bytes needs more memory or time than allowed; write fewer",
+    ),
+    "many columns": (
+        footer([*NAMES, *map(str, range(50_000))], columns=4),
+        "it has 50,004 columns, limit 10,000; drop columns",
+    ),
+}
+"""Files with the reason of their rejection."""
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("footers")
+    files = {name: folder / f"{name}.parquet" for name in FOOTERS}
+    for name, path in files.items():
+        FOOTERS[name][0](path)
+    return files
+
+
+@pytest.mark.parametrize("check", ["data", "corpus", "count"])
+def test_hostile_footers_are_rejected_within_limits(paths: dict[str, Path], check: str) -> None:
+    reports = outcomes(check, list(paths.values()))
+
+    for name, path in paths.items():
+        assert reports[str(path)].startswith("rejected: "), (name, reports[str(path)][-1500:])
+        assert FOOTERS[name][1] in reports[str(path)], name
+
+
+def test_preflight_rejects_row_group_with_other_columns(paths: dict[str, Path]) -> None:
+    path = paths["no columns in a row group"]
+    config = make_config(path.parent, {"data.trainFiles": [str(path)]})
+
+    readable, _ = check_data(config).findings
+
+    assert "row group 0 has 0 columns" in readable.evidence
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: list(read_rows(path, None)),
+        load_corpus,
+        lambda path: [None] * count_passages(path),
+    ],
+)
+def test_large_footer_of_statistics_is_read(
+    tmp_path: Path, read: Callable[[Path], list[object]]
+) -> None:
+    path = tmp_path / "rows.parquet"
+    numbers = [str(number) for number in range(400)]
+    texts = [number + "x" * 4000 for number in numbers]
+    pq.write_table(pa.table({"id": numbers, "text": texts}), path, row_group_size=1)
+    assert pq.read_metadata(path).serialized_size > MAX_UNTRIED_BYTES
+
+    assert len(read(path)) == len(numbers)
