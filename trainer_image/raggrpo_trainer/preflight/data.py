@@ -1,6 +1,5 @@
 """Checks DataReadable and DataColumns: read all rows that the trainer will read."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raggrpo_api.data_files import DataFormat, data_format
-from raggrpo_api.foreign_files import limited_lines, open_regular, require_own_file
-from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.foreign_files import require_own_file
 from raggrpo_api.parquet_footer import parquet_metadata
 from raggrpo_api.spec.placeholders import column_placeholders
 from raggrpo_api.trainer.config import TrainerConfig
@@ -27,6 +25,8 @@ from .finding import Finding, finding_for, not_evaluated
 
 FIRST_ROWS = 100
 """Number of rows from which columns and the median length are derived."""
+MAX_COLUMNS = 100_000
+"""Number of columns after which no more rows are read for their columns."""
 COMPANIONS = {
     "input": ("instruction",),
     "instruction": ("input", "system", "history"),
@@ -124,14 +124,13 @@ def _columns(path: Path) -> dict[str, object]:
         if data_format(path) is DataFormat.PARQUET:
             schema = parquet_metadata(path, pq.read_metadata).schema.to_arrow_schema()
             return {field.name: _nested(field.type) for field in schema}
-        with open_regular(path) as file:
-            lines = islice(limited_lines(file, MAX_ROW_BYTES), FIRST_ROWS)
-            rows = [json.loads(line) for line in lines if line.strip()]
         columns: dict[str, object] = {}
-        for row in rows:
-            _merge(columns, row)
+        for row in islice(read_rows(path, None), FIRST_ROWS):
+            _merge(columns, row.values)
+            if len(columns) > MAX_COLUMNS:
+                break
         return dict(sorted(columns.items()))
-    except (OSError, ValueError, AttributeError, RecursionError, pa.ArrowException):
+    except (OSError, UnicodeDecodeError, TrainerError, pa.ArrowException):
         return {}
 
 
