@@ -97,7 +97,8 @@ def agent_pod(job: TrainingJob) -> str:
 
 def check_that_new_pod_serves(job: TrainingJob, old: str) -> None:
     """Wait for the successor of a pod, and until the first attempt has completed two more steps."""
-    assert agent_pod(job) != old
+    job.kubectl("wait", f"pod/{old}", "--for=delete", f"--timeout={READY_SECONDS}s", deadline=130)
+    agent_pod(job)
     reached = job.status()["progress"]["step"]
     status = job.wait_until(lambda status: status["progress"]["step"] >= reached + 2, "progress")
     assert status["progress"]["step"] < STEPS  # the application was needed
