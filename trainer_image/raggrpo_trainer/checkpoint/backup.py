@@ -116,9 +116,11 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
     """Yield the complete backups, newest first; with a key, only those that are sealed with it.
 
     Raises TrainerError: CHECKPOINT_WRITE_FAILED if the backups cannot be read, because a start from
-    step 0 would then lose training progress; CONFIG_ERROR if there are backups, but none is sealed.
+    step 0 would then lose training progress, or if there are backups, but none is valid;
+    CONFIG_ERROR if there are backups, but none is sealed.
     """
     unsealed: list[str] = []
+    invalid: list[str] = []
     is_empty = True
     count = _file_count(url)
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
@@ -126,7 +128,15 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
         candidates = _candidates(url, file_system, root)
     for name in candidates[:MAX_CANDIDATES]:
         with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
-            backup = _complete_backup(file_system, posixpath.join(root, str(name)), name, count)
+            folder = posixpath.join(root, str(name))
+            try:
+                backup = _complete_backup(file_system, folder, name, count)
+            except ValueError as error:
+                invalid.append(
+                    f"the backup at {folder} is not used: {COMPLETE} is invalid: {error}"
+                )
+                log.warning("%s", invalid[-1])
+                continue
         if backup is None:
             continue
         if key and not backup.marker.is_sealed_with(key):
@@ -141,6 +151,12 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
             ExitCode.CONFIG_ERROR,
             f"no backup at checkpoint.backup.url {shown} can be used: {unsealed[0]} {UNSEALED}; "
             "set the key with which it was written, or another URL to start over",
+        )
+    if is_empty and invalid:
+        raise TrainerError(
+            ExitCode.CHECKPOINT_WRITE_FAILED,
+            f"no backup at checkpoint.backup.url {shown} is valid: {invalid[0]}; remove the "
+            "folders of the invalid backups, or set another URL to start over",
         )
     if is_empty and len(candidates) > MAX_CANDIDATES:
         raise TrainerError(
@@ -193,17 +209,19 @@ def _file_count(url: str) -> Callable[[int], None]:
 def _complete_backup(
     file_system: Any, folder: str, name: CheckpointName, count: Callable[[int], None]
 ) -> Backup | None:
+    """Return a backup, or None without COMPLETE. Raises ValueError if its files differ from it."""
     try:
         marker = _read_marker(file_system, _path(file_system, folder, COMPLETE), name)
-        count(len(marker.files))
-        for file, stored in marker.files.items():
-            if _size(file_system, _path(file_system, folder, file)) != stored.size:
-                return None
     except FileNotFoundError:  # the copy was interrupted
         return None
-    except ValueError as error:
-        log.warning("the backup at %s is not used: %s is invalid: %s", folder, COMPLETE, error)
-        return None
+    count(len(marker.files))
+    for file, stored in marker.files.items():
+        try:
+            size = _size(file_system, _path(file_system, folder, file))
+        except FileNotFoundError:
+            raise ValueError(f"{file} does not exist") from None
+        if size != stored.size:
+            raise ValueError(f"{file} has {size:,} bytes instead of {stored.size:,}")
     return Backup(file_system, folder, marker)
 
 

@@ -70,6 +70,33 @@ def test_incomplete_backup_is_ignored(tmp_path: Path, spoil: Callable[[Path], No
     assert restored.marker.step == 10
 
 
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: os.truncate(folder / "COMPLETE", 30), "COMPLETE is invalid: "),
+        (lambda folder: os.truncate(folder / "__0_0.distcp", 100), "has 100 bytes instead of"),
+        (lambda folder: (folder / "meta.json").unlink(), "meta.json does not exist"),
+    ],
+)
+def test_restore_fails_if_no_backup_is_valid(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    store.back_up(store.save(make_meta(10), shards(10)))
+    spoil(tmp_path / "backup" / "step_00000010.e1")
+
+    with pytest.raises(TrainerError, match=f"/backup is valid: .*{reason}.*; remove the folders"):
+        make_store(make_claim(tmp_path / "new"), backup=tmp_path / "backup").restore()
+
+
+def test_interrupted_copy_of_the_first_backup_is_ignored(tmp_path: Path) -> None:
+    store = make_store(make_claim(tmp_path / "volume"), backup=tmp_path / "backup")
+    store.back_up(store.save(make_meta(10), shards(10)))
+    (tmp_path / "backup" / "step_00000010.e1" / "COMPLETE").unlink()
+
+    assert make_store(make_claim(tmp_path / "new"), backup=tmp_path / "backup").restore() is None
+
+
 def test_restore_without_backups_returns_none(tmp_path: Path) -> None:
     assert make_store(make_claim(tmp_path)).restore() is None
     assert make_store(make_claim(tmp_path), backup=tmp_path / "none").restore() is None
