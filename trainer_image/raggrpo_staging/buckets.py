@@ -164,7 +164,7 @@ def _failure(source: BucketSource, error: Exception) -> StagingFailed:
         return StagingFailed(reason, f"{problem} ({detail(error)}); {remedy}")
     if any(type(each).__name__ in _NO_CREDENTIALS for each in causes(error)):
         return StagingFailed(StagingReason.TOKEN_MISSING, f"{source} needs credentials; {remedy}")
-    if isinstance(error, UNEXPECTED) or type(error).__name__ == "ResponseParserError":
+    if isinstance(error, UNEXPECTED):
         return unexpected_failure(f"{source.scheme}://{source.bucket}", str(source), error)
     return connection_failure(f"{source.scheme}://{source.bucket}", error)
 
