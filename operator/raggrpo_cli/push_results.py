@@ -77,10 +77,10 @@ def upload(folder: Path, url: str, progress_file: Path | None = None) -> PushOut
     from raggrpo_staging.push import push
 
     target = parse_push_target(url)
-    trust_authorities()
     progress = ProgressCounter(progress_file, UPLOADING)
     progress.start(PUSH_FIELD)
     try:
+        trust_authorities()
         with shown(progress):
             return PushOutcome(pushed=push(folder, target, progress))
     except StagingFailed as failure:

@@ -21,7 +21,7 @@ from raggrpo_api.names import ENV_STAGING_REQUEST
 from raggrpo_api.trainer.staging import TRANSIENT_REASONS, StagingRequest
 
 from .authorities import trust_authorities
-from .failures import EXIT_FAILED, EXIT_RETRY
+from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed
 from .progress import ProgressCounter
 from .progress_server import shown
 from .staging import stage_all
@@ -49,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         first = error.errors(include_url=False, include_input=False)[0]
         parser.error(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     signal.signal(signal.SIGTERM, _exit)  # releases locks
-    trust_authorities()
+    try:
+        trust_authorities()
+    except StagingFailed as error:
+        parser.error(str(error))
     progress = ProgressCounter(options.progress)
     with shown(progress):
         result = stage_all(request, progress)

@@ -158,7 +158,7 @@ def translate_disk_errors(place: object, remedy: str = FOLDER_REMEDY) -> Iterato
             ) from error
         raise StagingFailed(
             StagingReason.FOLDER_NOT_WRITABLE,
-            f"{place} cannot be written to ({error.strerror or error}); {remedy}",
+            f"{place} cannot be written to ({error.strerror or detail(error)}); {remedy}",
         ) from error
 
 

@@ -38,7 +38,7 @@ from .failures import (
     status_failure,
     unexpected_failure,
 )
-from .hub_client import use_limited_client
+from .hub_client import hub_address, use_limited_client
 from .ranges import range_headers, require_range
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
@@ -94,7 +94,7 @@ class HubRemote(Remote):
             if response.status_code >= 400:
                 response.read()
             hf_raise_for_status(response)
-            require_plain(response.headers, constants.ENDPOINT)
+            require_plain(response.headers, hub_address())
             require_range(response.status_code, start, stop)
             yield from response.iter_raw(CHUNK_BYTES)
 
@@ -123,7 +123,7 @@ class HubRemote(Remote):
             return ""
         self.card = _remote_file(listed[CARD], CARD)
         chunks = self.chunks(self.card, 0, self.card.size)
-        content = b"".join(limited(chunks, constants.ENDPOINT))
+        content = b"".join(limited(chunks, hub_address()))
         # a server may send more than it announces
         return content.decode(errors="replace") if len(content) <= MAX_CARD_BYTES else ""
 
@@ -158,20 +158,21 @@ def translated(source: HubSource, revision: str) -> Iterator[None]:
     except UnsuitableBody as error:
         raise body_failure(error) from error
     except HFValidationError as error:
-        raise StagingFailed(StagingReason.NOT_FOUND, f"{source}: {detail(error)}") from error
+        message = f"{source}: {detail(error)}; correct the source"
+        raise StagingFailed(StagingReason.NOT_FOUND, message) from error
     except OfflineModeIsEnabled as error:
         raise StagingFailed(
             StagingReason.NOT_FOUND,
             f"{source} is not in the cache, and HF_HUB_OFFLINE is set; unset it for one run",
         ) from error
     except LocalEntryNotFoundError as error:  # of a download into the cache
-        raise connection_failure(constants.ENDPOINT, error) from error
+        raise connection_failure(hub_address(), error) from error
     except HfHubHTTPError as error:
         raise _response_failure(source, revision, error) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise connection_failure(constants.ENDPOINT, error) from error
+        raise connection_failure(hub_address(), error) from error
     except UNEXPECTED as error:
-        raise unexpected_failure(constants.ENDPOINT, str(source), error) from error
+        raise unexpected_failure(hub_address(), str(source), error) from error
 
 
 def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -> StagingFailed:
@@ -182,7 +183,7 @@ def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -
         case GatedRepoError() if has_token:
             return StagingFailed(
                 StagingReason.GATED_MODEL,
-                f"{name} is gated; accept its conditions at {constants.ENDPOINT}/"
+                f"{name} is gated; accept its conditions at {hub_address()}/"
                 f"{source.repository} with the account of the token in HF_TOKEN",
             )
         case GatedRepoError():
@@ -213,8 +214,8 @@ def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -
     if status in (401, 403):
         return StagingFailed(
             StagingReason.ACCESS_DENIED,
-            f"{constants.ENDPOINT} denied access to {name} (HTTP {status}); {TOKEN_REMEDY['hf']}",
+            f"{hub_address()} denied access to {name} (HTTP {status}); {TOKEN_REMEDY['hf']}",
         )
     if status in (408, 429) or status >= 500:
-        return status_failure(constants.ENDPOINT, status, retry_after(error.response.headers))
+        return status_failure(hub_address(), status, retry_after(error.response.headers))
     return StagingFailed(StagingReason.NOT_FOUND, f"{name}: {detail(error)}; correct the source")

@@ -7,6 +7,7 @@ from huggingface_hub import constants, set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 
 from raggrpo_api.foreign_bodies import Reception
+from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.staging import StagingReason
 
 from .bodies import limited, require_plain
@@ -59,7 +60,7 @@ def _limit_body(response: httpx2.Response) -> None:
     reception.start_body()
     response.stream = _WatchedStream(response.stream, reception)
     if request.extensions[_API] or request.method != "GET" or not response.is_success:
-        require_plain(response.headers, constants.ENDPOINT)
+        require_plain(response.headers, hub_address())
         response.encoding = "utf-8"  # a charset such as punycode takes quadratic time
         response.stream = _LimitedStream(response.stream)
 
@@ -82,7 +83,7 @@ class _LimitedStream(httpx2.SyncByteStream):  # type: ignore[misc]
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
-        return limited(self._stream, constants.ENDPOINT)
+        return limited(self._stream, hub_address())
 
     def close(self) -> None:
         self._stream.close()
@@ -101,15 +102,20 @@ class _PageLimit:
         following = response.links.get("next", {}).get("url", "")
         self._pages = self._pages + 1 if following else 0
         if following and not following.startswith(_api()):
-            problem = f"continues a listing outside of {_api()}"
+            problem = f"continues a listing outside of {hub_address()}/api/"
         elif self._pages > MAX_PAGES:
             problem = f"sent a listing of more than {MAX_PAGES:,} pages"
         else:
             return
         raise StagingFailed(
             StagingReason.UNSUITABLE_CONTENT,
-            f"{constants.ENDPOINT} {problem}; correct HF_ENDPOINT or the mirror",
+            f"{hub_address()} {problem}; correct HF_ENDPOINT or the mirror",
         )
+
+
+def hub_address() -> str:
+    """Return the address of the hub for messages: without the credentials of a mirror."""
+    return display_url(constants.ENDPOINT)
 
 
 def _api() -> str:

@@ -27,7 +27,7 @@ from raggrpo_api.fields.source import (
 from raggrpo_api.trainer.staging import UPLOADING, PushResult, StagingReason, pushed_text
 
 from .authorities import trust_authorities
-from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed
+from .failures import EXIT_FAILED, EXIT_RETRY, StagingFailed, detail
 from .folder import write_json
 from .progress import ProgressCounter
 from .progress_server import shown
@@ -39,6 +39,17 @@ COMMIT_MESSAGE = "Upload results of training"
 
 def push(folder: Path, target: PushTarget, progress: ProgressCounter) -> PushResult:
     """Upload all files of a folder; repeat transient failures. Raises StagingFailed."""
+    try:
+        return _push(folder, target, progress)
+    except OSError as error:  # those of connections are StagingFailed
+        raise StagingFailed(
+            StagingReason.NOT_FOUND,
+            f"{error.filename or folder} cannot be read ({error.strerror or detail(error)}); "
+            "correct its permissions, or export the model again",
+        ) from error
+
+
+def _push(folder: Path, target: PushTarget, progress: ProgressCounter) -> PushResult:
     files = {each: (folder / each).stat().st_size for each in upload_files(folder)}
     size = sum(files.values())
     progress.expect(size, 0)
@@ -179,10 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = parse_push_target(options.target)
     except InvalidSource as error:
         parser.error(f"--target: {error}")
-    trust_authorities()
     progress = ProgressCounter(options.progress, UPLOADING)
     progress.start("--target")
     try:
+        trust_authorities()
         with shown(progress):
             result = push(options.folder, target, progress)
     except StagingFailed as failure:

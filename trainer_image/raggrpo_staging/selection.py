@@ -111,7 +111,9 @@ def require_plain(path: str, source: Source) -> None:
     try:
         is_hidden = checked_parts(path)[0].startswith((".staged", ".partial"))
     except ValueError as error:
-        raise StagingFailed(StagingReason.UNSUITABLE_CONTENT, f"{source}: {error}") from error
+        raise StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT, f"{source}: {error}; rename the file"
+        ) from error
     if is_hidden:
         raise StagingFailed(
             StagingReason.UNSUITABLE_CONTENT, f"{source}: {path} is a reserved name; rename it"

@@ -39,6 +39,22 @@ def test_wrong_source_is_reported(
     assert not hub.sent
 
 
+def test_credentials_of_a_mirror_are_not_shown(stage: Stage) -> None:
+    stage.env["HF_ENDPOINT"] = "http://user:secret-password@127.0.0.1:9"
+    run = stage.start(SOURCE)
+    message = run.result().failures[0].message
+    assert "http://127.0.0.1:9 cannot be reached" in message
+    assert "secret-password" not in run.output() + message
+
+
+def test_missing_file_of_authorities_is_reported(stage: Stage) -> None:
+    stage.env["RAGGRPO_CA_BUNDLE"] = "/missing/ca.pem"
+    run = stage.start(SOURCE)
+    assert run.process.wait(60) == 2
+    assert "/missing/ca.pem with trusted authorities cannot be read" in run.output()
+    assert "Traceback" not in run.output()
+
+
 def test_private_model_needs_token(hub: HubServer, stage: Stage) -> None:
     hub.add("org/name", MODEL).is_private = True
     missing = stage.failure(SOURCE)

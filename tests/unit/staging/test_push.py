@@ -7,6 +7,7 @@ import pytest
 
 from raggrpo_api.fields.source import parse_push_target
 from raggrpo_api.trainer.staging import PushResult, StagingProgress
+from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.progress import ProgressCounter
 from raggrpo_staging.push import push as upload_folder
 from support.servers.gcs_server import GcsServer
@@ -133,6 +134,18 @@ def test_push_of_empty_folder_is_rejected(stage: Stage, tmp_path: Path) -> None:
     done, _ = push(stage, tmp_path / "none", "hf://org/name")
     assert done.returncode == 3
     assert "has no files" in done.stderr
+
+
+def test_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stat(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("raggrpo_staging.push.upload_files", lambda _: ["config.json"])
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(
+        StagingFailed, match=r"/config.json cannot be read \(Permission denied\); c"
+    ):
+        upload_folder(tmp_path, parse_push_target("hf://org/name"), ProgressCounter(None))
 
 
 def test_bytes_of_failed_upload_do_not_count(tmp_path: Path) -> None:
