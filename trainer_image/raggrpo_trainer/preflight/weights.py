@@ -29,6 +29,16 @@ MAX_LISTED_FILES = 3
 MAX_UNITS = 1 << 40
 """Maximum size of one dimension of a tensor."""
 MAX_DIMENSIONS = 8
+BITS = {
+    "F4": 4,
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
+"""Bits of an element, by dtype in safetensors."""
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 """Ends of the names of input embeddings."""
@@ -176,8 +186,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
             raw = file.read(min(size, MAX_SAFETENSORS_HEADER_BYTES))
         header = parse_json(raw)
         header.pop("__metadata__", None)
-        tensors = {name: _shape(tensor) for name, tensor in header.items()}
-        end = max((_sizes(tensor["data_offsets"])[1] for tensor in header.values()), default=0)
+        tensors, end = _shapes(path, header)
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -189,13 +198,33 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     yield from tensors.items()
 
 
-def _shape(tensor: Any) -> list[int]:
-    """Return the shape of a tensor whose elements have at least 4 bits. Raises as `_sizes`."""
-    shape = _sizes(tensor["shape"])
-    start, end = _sizes(tensor["data_offsets"])
-    if len(shape) > MAX_DIMENSIONS or math.prod(shape) > 2 * (end - start):
-        raise ValueError("the shape does not fit the offsets")
-    return shape
+def _shapes(path: Path, header: Mapping[str, Any]) -> tuple[dict[str, list[int]], int]:
+    """Return the shapes of the tensors in a header, and the end of their data.
+
+    Raises Unreadable if the type of a tensor is unknown, or if its offsets do not follow those of
+    another tensor or do not fit its shape. Else raises as `_sizes`.
+    """
+    shapes, position = {}, 0
+    for name, tensor in sorted(header.items(), key=lambda each: _sizes(each[1]["data_offsets"])):
+        start, end = _sizes(tensor["data_offsets"])
+        shape = shapes[name] = _sizes(tensor["shape"])
+        kind = tensor.get("dtype")
+        if not isinstance(kind, str) or kind not in BITS:
+            raise _invalid_tensor(path, name, f"has unknown dtype {kind!r:.40}")
+        if len(shape) > MAX_DIMENSIONS:
+            raise _invalid_tensor(path, name, f"has more than {MAX_DIMENSIONS} dimensions")
+        if start != position:
+            raise _invalid_tensor(path, name, f"starts at byte {start}, not {position}")
+        if math.prod(shape) * BITS[kind] != 8 * (end - start):
+            raise _invalid_tensor(
+                path, name, f"has {end - start} bytes, which do not fit its shape"
+            )
+        position = end
+    return shapes, position
+
+
+def _invalid_tensor(path: Path, name: str, problem: str) -> Unreadable:
+    return Unreadable(f"{path}: tensor {name!r:.100} {problem}: copy or download the file again")
 
 
 def _sizes(value: Any) -> list[int]:

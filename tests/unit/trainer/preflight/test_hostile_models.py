@@ -150,7 +150,7 @@ CASES: dict[str, Make] = {
         '{"shape": [' + ",".join([str(2**40)] * 400) + '], "data_offsets": [0, 0]}'
     ),
     "weights: shape larger than the data": single(
-        '{"shape": [1099511627776], "data_offsets": [0, 0]}'
+        '{"dtype": "F16", "shape": [1099511627776], "data_offsets": [0, 0]}'
     ),
     "weights: empty lists": single(f'{{"shape": [], "data_offsets": [0, 0], "x": {LISTS}}}'),
     "index: empty lists": written(INDEX, f'{{"weight_map": {{}}, "x": {LISTS}}}'),
@@ -194,7 +194,7 @@ REASONS = {
     "tokenizer: empty lists": "it has too many values",
     "tokenizer: panic": "its library crashes",
     "tokenizer: abort": "its library crashes",
-    "weights: shape larger than the data": "is not a safetensors file",
+    "weights: shape larger than the data": "tensor 'a' has 0 bytes, which do not fit",
     "vocabulary of empty lines": "lines",
 }
 """Reasons of rejections that other problems of a folder must not hide."""

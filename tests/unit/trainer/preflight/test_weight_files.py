@@ -80,3 +80,33 @@ def test_weights_that_transformers_cannot_load_are_rejected(
         (folder / specified).write_text(json.dumps({"metadata": {}, "weight_map": {NAME: shard}}))
     with pytest.raises(Unreadable, match=message):
         weight_shapes(folder)
+
+
+WHOLE = {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"dtype": "os.system"}, "'b' has unknown dtype 'os.system'"),
+        ({"dtype": 7}, "'b' has unknown dtype 7"),
+        ({"dtype": None}, "'b' has unknown dtype None"),
+        ({"dtype": ["F16"]}, r"'b' has unknown dtype \['F16'\]"),
+        ({"data_offsets": [0, 4]}, "'b' starts at byte 0, not 4"),
+        ({"data_offsets": [2, 6]}, "'b' starts at byte 2, not 4"),
+        ({"data_offsets": [6, 10]}, "'b' starts at byte 6, not 4"),
+        ({"shape": [3]}, "'b' has 4 bytes, which do not fit its shape"),
+        ({"dtype": "F32"}, "'b' has 4 bytes, which do not fit its shape"),
+        ({"shape": [2] + [1] * 8}, "'b' has more than 8 dimensions"),
+    ],
+)
+def test_invalid_tensor_is_rejected_with_file_and_name(
+    tmp_path: Path, changes: dict[str, object], problem: str
+) -> None:
+    tensors = {"a": WHOLE, "b": {**WHOLE, "data_offsets": [4, 8], **changes}}
+    header = json.dumps(tensors).encode()
+    path = tmp_path / SINGLE
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+    with pytest.raises(Unreadable, match=rf"{SINGLE}: tensor {problem}: copy"):
+        weight_shapes(tmp_path)
