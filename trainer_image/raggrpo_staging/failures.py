@@ -46,6 +46,10 @@ MIN_SECRET = 8
 """Minimum length of a credential to hide; a shorter one may be part of a word."""
 _QUERY = re.compile(r"[?][^\s()]*=[^\s()]*")
 """Query of a URL, which may be signed."""
+_INVALID_REQUESTS = {
+    "InvalidSchema", "InvalidURL", "MissingSchema", "TooManyRedirects", "UnsupportedProtocol",
+}  # fmt: skip
+"""Errors of HTTP clients that a repeated request would raise, too."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -113,6 +117,12 @@ def connection_failure(server: str, error: BaseException) -> StagingFailed:
         return StagingFailed(
             StagingReason.TLS_FAILURE,
             f"the certificate of {server} is not trusted; specify its authority in spec.caBundle",
+        )
+    if any(type(each).__name__ in _INVALID_REQUESTS for each in causes(error)):
+        return StagingFailed(
+            StagingReason.UNSUITABLE_CONTENT,
+            f"{server} has an invalid URL, or redirects to one or without end ({detail(error)}); "
+            "correct its address",
         )
     return StagingFailed(
         StagingReason.UNREACHABLE,

@@ -40,6 +40,7 @@ from .failures import (
 )
 from .hub_client import hub_address, use_limited_client
 from .ranges import range_headers, require_range
+from .redirects import answering_server, is_other_server, other_server_denied
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import MAX_ENTRIES, hub_files, require_few
@@ -95,7 +96,7 @@ class HubRemote(Remote):
                 response.read()
             hf_raise_for_status(response)
             require_plain(response.headers, hub_address())
-            require_range(response.status_code, start, stop)
+            require_range(response.status_code, response.headers, file, start, stop)
             yield from response.iter_raw(CHUNK_BYTES)
 
     def _listed(self) -> list[RepoFile]:
@@ -170,7 +171,8 @@ def translated(source: HubSource, revision: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise _response_failure(source, revision, error) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise connection_failure(hub_address(), error) from error
+        server = answering_server(error, hub_address())
+        raise connection_failure(server, error) from error
     except UNEXPECTED as error:
         raise unexpected_failure(hub_address(), str(source), error) from error
 
@@ -179,6 +181,9 @@ def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -
     status = error.response.status_code
     name = f"hf://{'datasets/' if source.is_dataset else ''}{source.repository}"
     has_token = bool(get_token())
+    url = str(error.response.url)
+    if status in (401, 403) and is_other_server(url, constants.ENDPOINT):
+        return other_server_denied(url, hub_address(), name, status)
     match error:
         case GatedRepoError() if has_token:
             return StagingFailed(

@@ -12,6 +12,7 @@ from raggrpo_api.trainer.staging import StagingReason
 
 from .bodies import limited, require_plain
 from .failures import StagingFailed
+from .redirects import require_redirect
 from .watched_connections import RECEPTION, WatchedBackend
 
 TIMEOUT_SECONDS = 30.0
@@ -20,6 +21,8 @@ MAX_PAGES = 100
 """Pages of a listing."""
 _API = "raggrpo.api"
 """Extension of requests to the API of the hub, which redirects retain."""
+_URL = "raggrpo.url"
+"""Extension of requests: the URL that redirects are relative to, at first that of the hub."""
 
 
 def use_limited_client() -> None:
@@ -42,12 +45,18 @@ def _limited_client() -> httpx2.Client:
 
 
 def _prepare(request: httpx2.Request) -> None:
-    """Set a timeout, which huggingface_hub disables, and send the token to the hub only."""
+    """Set a timeout, which huggingface_hub disables, and send the token to the hub only.
+
+    Raises StagingFailed if a redirect, or the address that a hub names for an upload, must not be
+    used.
+    """
+    url = str(request.url)
+    require_redirect(request.extensions.get(_URL, constants.ENDPOINT), url)
     timeout = httpx2.Timeout(TIMEOUT_SECONDS).as_dict()
     specified = request.extensions.get("timeout", {})
     timeout |= {name: value for name, value in specified.items() if value is not None}
-    is_api = request.extensions.get(_API) or str(request.url).startswith(_api())
-    request.extensions = {**request.extensions, "timeout": timeout, _API: is_api}
+    is_api = request.extensions.get(_API) or url.startswith(_api())
+    request.extensions = {**request.extensions, "timeout": timeout, _API: is_api, _URL: url}
     hub = httpx2.URL(constants.ENDPOINT)
     if (request.url.scheme, request.url.netloc) != (hub.scheme, hub.netloc):
         request.headers.pop("Authorization", None)

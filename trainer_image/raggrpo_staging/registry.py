@@ -77,7 +77,7 @@ class ImageRemote(Remote):
         """Yield a range of a layer."""
         path = self._client.container.get_blob_url(file.location)
         with self._get(path, range_headers(start, stop), stream=True) as response:
-            yield from ranged_chunks(response, start, stop)
+            yield from ranged_chunks(response, file, start, stop)
 
     def unpack(self, archives: Path, folder: Path) -> Mapping[str, str]:
         """Extract the files below MODELS, later layers over earlier ones."""

@@ -4,7 +4,6 @@ It reads credentials from `config.json` in DOCKER_CONFIG or `~/.docker`. As with
 at loopback addresses that have no TLS are accessed over HTTP.
 """
 
-import inspect
 import os
 import re
 from collections.abc import Callable
@@ -19,29 +18,28 @@ from raggrpo_api.fields.source import LATEST, ImageSource
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import TOKEN_REMEDY, StagingFailed, is_certificate_failure
+from .redirects import origin, other_server_denied, require_redirect
+from .registry_login import authorization
 from .web import check_status, limit_session, translated
 
 UPLOAD_BYTES = 64 * 2**20
 """Bytes per request of an upload."""
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
-_send_request = inspect.unwrap(Registry.do_request)
-"""Without the retries of ORAS, which ignore `Retry-After`."""
 
 
-def _probe(registry: str) -> tuple[str, requests.Response]:
-    """Return the scheme of a registry, and its response."""
+def _scheme(registry: str) -> str:
+    """Return the scheme of the URLs of a registry."""
+    if not _LOOPBACK.fullmatch(registry):
+        return "https"
     try:
-        return "https", _get("https", registry)
+        with requests.Session() as session:
+            limit_session(session, "https")
+            session.get(f"https://{registry}/v2/")
     except requests.RequestException as error:
-        if not _LOOPBACK.fullmatch(registry) or is_certificate_failure(error):
+        if is_certificate_failure(error):
             raise
-    return "http", _get("http", registry)
-
-
-def _get(scheme: str, registry: str) -> requests.Response:
-    with requests.Session() as session:
-        limit_session(session, scheme)
-        return session.get(f"{scheme}://{registry}/v2/")
+        return "http"
+    return "https"
 
 
 class RegistryClient(Registry):  # type: ignore[misc]
@@ -54,37 +52,52 @@ class RegistryClient(Registry):  # type: ignore[misc]
         version = f"@{source.digest}" if source.digest else f":{source.tag or LATEST}"
         self.container = Container(f"{source.registry}/{source.name}{version}")
         with translated(source.registry):
-            scheme, probe = _probe(source.registry)
-        challenge = probe.headers.get("Www-Authenticate", "") if probe.status_code == 401 else ""
-        backend = "basic" if challenge.lower().startswith("basic") else "token"
-        super().__init__(insecure=scheme == "http", auth_backend=backend)
-        limit_session(self.session, scheme)
+            scheme = _scheme(source.registry)
+        super().__init__(insecure=scheme == "http")
+        limit_session(self.session, "https", scheme)
         folder = os.environ.get("DOCKER_CONFIG")
         configs = [str(Path(folder) / "config.json")] if folder else []
         self.auth.load_configs(self.container, configs=configs)
-        if backend == "basic" and not self._has_credentials:
-            raise self._denied()
+        self._credentials = str(getattr(self.auth, "_basic_auth", ""))
+        self._authorization = ""
 
     def do_request(self, url: str, method: str = "GET", **options: Any) -> requests.Response:
-        """Return the response to a request. That to HEAD may have an error status."""
-        try:
-            response: requests.Response = _send_request(self, url, method, **options)
-            if response.status_code == 401 and getattr(self.auth, "token", None):
-                self.auth.token = None  # it has expired, or does not allow this method
-                response = _send_request(self, url, method, **options)
-        except ValueError as error:  # ORAS has no token, and no error for it
-            if isinstance(error, requests.RequestException):
-                raise
-            raise self._denied() from error
+        """Return the response to a request. That to HEAD may have an error status.
+
+        Only the registry itself receives credentials, and only its own challenge is answered.
+        """
+        response = self._send(url, method, **options)
+        if response.status_code in (401, 403) and self._is_own(response.url):
+            self._authorization = authorization(self.session, response, self._credentials) or ""
+            if not self._authorization:
+                raise self._denied()
+            response = self._send(url, method, **options)
         if method != "HEAD":
             self._check(response)
         if method == "PATCH":
             self.on_sent(len(options.get("data", b"")))
         return response
 
+    def _send(self, url: str, method: str, **options: Any) -> requests.Response:
+        headers = dict(options.pop("headers", None) or {})
+        if not self._is_own(url):  # the registry's response names it for an upload
+            require_redirect(f"{self.prefix}://{self._source.registry}", url)
+        elif self._authorization:
+            headers["Authorization"] = self._authorization
+        response: requests.Response = self.session.request(method, url, headers=headers, **options)
+        return response
+
+    def _is_own(self, url: str) -> bool:
+        """Return whether a URL is the registry's, not that of a storage to which it refers."""
+        return origin(url) == origin(f"{self.prefix}://{self._source.registry}")
+
     def _check(self, response: requests.Response) -> None:
         if response.status_code in (401, 403):
-            raise self._denied()
+            if self._is_own(response.url):
+                raise self._denied()
+            raise other_server_denied(
+                response.url, self._source.registry, self._source, response.status_code
+            )
         if response.status_code == 404 and "MANIFEST_UNKNOWN" in response.text:
             raise StagingFailed(
                 StagingReason.UNKNOWN_REVISION,
@@ -93,13 +106,9 @@ class RegistryClient(Registry):  # type: ignore[misc]
             )
         check_status(response, str(self._source), self._source.registry, "oci")
 
-    @property
-    def _has_credentials(self) -> bool:
-        return bool(getattr(self.auth, "_basic_auth", ""))
-
     def _denied(self) -> StagingFailed:
         remedy = TOKEN_REMEDY["oci"]
-        if self._has_credentials:
+        if self._credentials:
             text = f"{self._source.registry} denied access to {self._source}; {remedy}"
             return StagingFailed(StagingReason.ACCESS_DENIED, text)
         text = f"{self._source} needs credentials; {remedy}"

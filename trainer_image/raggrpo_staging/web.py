@@ -4,11 +4,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
+from requests.sessions import SessionRedirectMixin
+from requests.utils import requote_uri
 
 from raggrpo_api.fields.source import HttpsSource
 from raggrpo_api.foreign_bodies import UnsuitableBody
@@ -25,6 +27,7 @@ from .failures import (
     unexpected_failure,
 )
 from .ranges import range_headers, require_range
+from .redirects import answering_server, is_other_server, other_server_denied, require_redirect
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .retries import retry_after
 from .selection import single_file
@@ -57,6 +60,8 @@ class _LimitedAdapter(HTTPAdapter):  # type: ignore[misc]
         """Return a response; its body is read, unless it is that of a file."""
         response = super().send(request, stream=True, **options | {"timeout": TIMEOUT_SECONDS})
         server = urlsplit(request.url).hostname or ""
+        if target := SessionRedirectMixin().get_redirect_target(response):
+            require_redirect(request.url, requote_uri(target))
         if len(response.headers.get("WWW-Authenticate", "")) > MAX_CHALLENGE:
             raise StagingFailed(
                 StagingReason.UNSUITABLE_CONTENT,
@@ -78,26 +83,6 @@ def limit_session(session: requests.Session, *schemes: str) -> None:
     session.adapters.clear()
     for scheme in schemes:
         session.mount(f"{scheme}://", _LimitedAdapter())
-
-
-class _Session(requests.Session):  # type: ignore[misc]
-    """A session that follows redirects to https only, so that nothing is sent in clear text."""
-
-    def get_redirect_target(self, response: requests.Response) -> str | None:
-        """Return the target of a redirect. Raises StagingFailed if it is not https."""
-        target: str | None = super().get_redirect_target(response)
-        if target is not None:
-            try:
-                scheme = urlsplit(urljoin(response.url, target)).scheme
-            except ValueError:
-                scheme = ""
-            if scheme != "https":
-                raise StagingFailed(
-                    StagingReason.UNSUITABLE_CONTENT,
-                    f"{urlsplit(response.url).hostname} redirects to a URL that is not https; "
-                    "specify the final URL",
-                )
-        return target
 
 
 class WebRemote(Remote):
@@ -127,17 +112,17 @@ class WebRemote(Remote):
             is_immutable=bool(source.sha256),
         )
 
-    def chunks(self, _file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
+    def chunks(self, file: RemoteFile, start: int, stop: int | None) -> Iterator[bytes]:
         """Yield a range of the file."""
         headers = range_headers(start, stop)
         with translated(self._source.host), self._request("GET", headers) as response:
             check_status(response, str(self._source), self._source.host, "https")
-            yield from ranged_chunks(response, start, stop)
+            yield from ranged_chunks(response, file, start, stop)
 
     def _request(self, method: str, headers: dict[str, str]) -> requests.Response:
         """Send a request; each thread has its own session, because sessions are not thread-safe."""
         if not hasattr(self._local, "session"):
-            self._local.session = _Session()
+            self._local.session = requests.Session()
             limit_session(self._local.session, "https")
         session: requests.Session = self._local.session
         return session.request(
@@ -160,10 +145,12 @@ def _tag(headers: Mapping[str, str], source: HttpsSource) -> str:
     )
 
 
-def ranged_chunks(response: requests.Response, start: int, stop: int | None) -> Iterator[bytes]:
-    """Yield the body of a response to a request for a range. Raises RangeIgnored."""
+def ranged_chunks(
+    response: requests.Response, file: RemoteFile, start: int, stop: int | None
+) -> Iterator[bytes]:
+    """Yield the body of a response to a request for a range. Raises as `require_range`."""
     require_plain(response.headers, urlsplit(response.url).hostname or "")
-    require_range(response.status_code, start, stop)
+    require_range(response.status_code, response.headers, file, start, stop)
     yield from response.iter_content(CHUNK_BYTES)
 
 
@@ -175,7 +162,7 @@ def translated(server: str) -> Iterator[None]:
     except UnsuitableBody as error:
         raise body_failure(error) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise connection_failure(server, error) from error
+        raise connection_failure(answering_server(error, server), error) from error
     except UNEXPECTED as error:
         raise unexpected_failure(server, "its files", error) from error
 
@@ -187,6 +174,8 @@ def check_status(response: requests.Response, source: str, server: str, scheme: 
         return
     if status in (404, 410):
         raise StagingFailed(StagingReason.NOT_FOUND, f"{source} does not exist; correct it")
+    if status in (401, 403) and is_other_server(response.url, server):
+        raise other_server_denied(response.url, server, source, status)
     if status == 401:
         raise StagingFailed(
             StagingReason.TOKEN_MISSING, f"{source} needs credentials; {TOKEN_REMEDY[scheme]}"

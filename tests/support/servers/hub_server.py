@@ -169,7 +169,7 @@ class HubHandler(BaseHTTPRequestHandler):
         with self.hub.answering():
             self._dispatch()
 
-    do_GET = do_POST = do_PUT = do_HEAD  # noqa: N815
+    do_GET = do_POST = do_PUT = do_PATCH = do_HEAD  # noqa: N815
 
     def answer(
         self, status: int, value: Any, headers: Mapping[str, str] = {}, body: bytes | None = None

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from raggrpo_staging.failures import StagingFailed
 from raggrpo_staging.hub import HubRemote
 from raggrpo_staging.remote import RemoteFile
 from support.servers.hub_server import HubHandler, HubServer
+from support.servers.private_authority import make_certificate
 
 MODEL = {"config.json": b"{}", "model.safetensors": b"weights"}
 SHA = "0123456789" * 4
@@ -222,6 +224,75 @@ def test_token_in_error_is_hidden(
     send(hub, INFO, echo)
     assert token not in str(failure())
     assert "(hidden)" in str(failure())
+
+
+@pytest.fixture
+def secure_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """Serve the model with TLS."""
+    certificate = make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
+    with HubServer(certificate) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        server.add("org/name", MODEL)
+        close_session()
+        yield server
+    close_session()
+
+
+@pytest.mark.parametrize("pattern", [INFO, TREE, "GET /org/name/resolve/"])
+def test_hub_with_tls_redirects_to_https_only(
+    secure_hub: HubServer, hub: HubServer, pattern: str
+) -> None:
+    target = {"Location": f"{hub.url}/cdn"}
+    send(secure_hub, pattern, lambda handler: handler.answer(302, {}, target))
+    with pytest.raises(StagingFailed, match="redirects to a URL that is not https") as raised:
+        read_model()
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("http://169.254.169.254/latest", "a link-local address"),
+        ("http://[::ffff:169.254.169.254]/", "a link-local address"),
+        ("http://169。254。169。254/", "a link-local address"),
+        ("file:///etc/passwd", "to an invalid URL"),
+        (".", "without end"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pattern", [INFO, "GET /org/name/resolve/"])
+def test_redirect_is_rejected_at_once(
+    hub: HubServer, pattern: str, target: str, words: str
+) -> None:
+    location = {"Location": target.encode().decode("latin-1")}
+    send(hub, pattern, lambda handler: handler.answer(302, {}, location))
+    with pytest.raises(StagingFailed, match=words) as raised:
+        read_model()
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("pattern", [INFO, "GET /org/name/resolve/"])
+def test_denial_names_the_server_that_answered(hub: HubServer, status: int, pattern: str) -> None:
+    with HubServer() as other:
+        other.faults.append(lambda handler: handler.answer(status, {}) is None)
+        target = {"Location": f"{other.url}/x"}
+        send(hub, pattern, lambda handler: handler.answer(302, {}, target))
+        with pytest.raises(StagingFailed) as raised:
+            read_model()
+        theirs = other.url.removeprefix("http://")
+    assert raised.value.reason is StagingReason.ACCESS_DENIED
+    assert f"{theirs}, to which {hub.url} redirects, denied access" in str(raised.value)
+    assert "HF_TOKEN" not in str(raised.value)
+
+
+def read_model() -> None:
+    remote = HubRemote(HubSource("org/name"), SourceRole.MODEL)
+    file = next(each for each in remote.snapshot("").files if each.path == "config.json")
+    list(remote.chunks(file, 0, file.size))
 
 
 def test_many_patterns_of_card_are_rejected(hub: HubServer) -> None:
