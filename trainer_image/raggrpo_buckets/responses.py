@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from xml.parsers.expat import ExpatError, ParserCreate
@@ -79,6 +80,28 @@ class LimitedResponse(aiohttp.ClientResponse):
         return response
 
 
+class _Found(Exception):
+    """A document type or a root element."""
+
+
+def _has_document_type(content: bytes) -> bool:
+    """Return whether XML has a document type, which precedes its root element."""
+
+    def stop(is_document_type: bool, *_: object) -> None:
+        raise _Found(is_document_type)
+
+    parser = ParserCreate("utf-8")  # as in botocore, which ignores the declared encoding
+    parser.StartDoctypeDeclHandler = partial(stop, True)
+    parser.StartElementHandler = partial(stop, False)
+    try:
+        parser.Parse(content, True)
+    except _Found as found:
+        return bool(found.args[0])
+    except ExpatError:
+        return False
+    return False
+
+
 class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
     """The connections of an S3 client, which has no option for the type of responses."""
 
@@ -88,7 +111,10 @@ class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
         return session
 
     async def send(self, request: Any) -> Any:
-        """Return the response to a request. Raises UnsuitableBody, also if a listing is no XML.
+        """Return the response to a request.
+
+        Raises UnsuitableBody, also if a listing is no XML, or if XML has a document type: entities
+        that it declares can expand to a hundred times the size of the body.
 
         botocore would repeat such requests as often as others that fail.
         """
@@ -98,6 +124,12 @@ class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
             if body := unsuitable_body(error):
                 raise body from None
             raise
+        is_parsed = response.status_code >= 300 or not request.stream_output
+        if is_parsed and _has_document_type(await response.content):
+            raise UnsuitableBody(
+                f"{urlsplit(request.url).hostname} sent XML with a document type; check the "
+                "address of the server"
+            )
         if response.status_code == 200 and "list-type=2" in request.url:
             try:
                 ParserCreate().Parse(await response.content, True)

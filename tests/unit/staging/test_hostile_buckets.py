@@ -174,3 +174,24 @@ def test_replaced_gcs_object_is_not_read(store: HubServer) -> None:
         list(remote.chunks(file, 0, 7))
     assert raised.value.reason is StagingReason.CONTENT_CHANGED
     assert "gs://bucket/model/model.safetensors" in str(raised.value)
+
+
+ENTITIES = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "x"}">' for i in range(4))
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize(
+    "start",
+    ["<!DOCTYPE x []>", "<?xml version='1.0'?><!-- --><!DOCTYPE x SYSTEM 'file:///etc/passwd'>",
+     f"<!DOCTYPE ListBucketResult [{ENTITIES}]>"],
+)  # fmt: skip
+def test_document_type_of_xml_is_rejected_at_once(
+    store: HubServer, status: int, encoding: str, start: str
+) -> None:
+    body = f"{start}<ListBucketResult><Name>&e3;</Name></ListBucketResult>".encode(encoding)
+    send(store, lambda handler: handler.answer(status, {}, {}, body))
+    with pytest.raises(StagingFailed, match="sent XML with a document type") as raised:
+        open_remote(Scheme.S3).snapshot("")
+    assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
+    assert sum(each.startswith("GET") for each in store.requests) == 1
