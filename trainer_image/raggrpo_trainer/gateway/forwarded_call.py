@@ -69,6 +69,8 @@ class ForwardedCall:
         except CallFailed as failure:
             raise self._rejected(str(failure)) from failure
         async with source:
+            if source.status < 200:
+                raise self._rejected(f"status {source.status} is not that of a whole response")
             if 300 <= source.status < 400:
                 raise self._rejected(f"status {source.status} redirects; set url to its target")
             await self._pass_on(source, request, response)
@@ -122,5 +124,6 @@ def _abort(request: web.Request) -> None:
 
 def _headers(source: aiohttp.ClientResponse) -> Iterator[tuple[str, str]]:
     for name in PASSED_HEADERS:
-        if name in source.headers:
-            yield name, source.headers[name]
+        value = source.headers.get(name, "")
+        if value and value.isascii() and value.isprintable():  # others cannot be sent
+            yield name, value
