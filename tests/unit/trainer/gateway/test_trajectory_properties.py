@@ -109,7 +109,7 @@ async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[Change], se
     for change, form, added in turns:
         sent = changed(history, change, chance)
         requests = [request_of(sent, form, added, trajectory)] * (2 if form == "twice" else 1)
-        replies = [gateway.complete(Session(trajectory), each) for each in requests]
+        replies = [gateway.complete(session_of(gateway), each) for each in requests]
         reply, *_ = await asyncio.gather(*replies)
         message = dict(reply.turn.message)
         results = [
@@ -117,6 +117,12 @@ async def talk(gateway: Gateway, trajectory: Trajectory, turns: list[Change], se
             for call in message.get("tool_calls", ())
         ]
         history = [*sent, message, *(results or [{"role": "user", "content": added}])]
+
+
+def session_of(gateway: Gateway) -> Session:
+    session = gateway.session("key")
+    assert session is not None
+    return session
 
 
 def request_of(sent: list[Any], form: str, added: str, trajectory: Trajectory) -> CompletionOptions:
@@ -225,6 +231,6 @@ async def iterate(gateway: Gateway, trajectory: Trajectory, name: str, turns: li
         sent = changed(history, change, random.Random(number))
         body = {"model": "m", "messages": sent, "tools": TOOLS}
         request = parse_request(ChatRequest, body)
-        reply = await gateway.complete(Session(trajectory), request)
+        reply = await gateway.complete(session_of(gateway), request)
         history = [*sent, dict(reply.turn.message), {"role": "user", "content": f"more {number}"}]
         yield
