@@ -28,6 +28,8 @@ pyarrow.parquet.read_metadata(sys.argv[1])
 _TRIAL_SECONDS = 60
 _TAIL = 8
 """Bytes of the footer's length and the magic number."""
+_MAGIC_NUMBERS = (b"PAR1", b"PARE")
+"""Of plain and encrypted footers. pyarrow rejects all others before it reads the footer."""
 
 
 class _RowGroup(Protocol):
@@ -70,10 +72,13 @@ def parquet_metadata(path: Path, read_metadata: Callable[[BinaryIO], M]) -> M:
 
 
 def _require_small_footer(path: Path, file: BinaryIO) -> None:
-    """Raise UnsuitableFile if the footer needs too much memory. A short file is left to pyarrow."""
+    """Raise UnsuitableFile if the footer needs too much memory. Others are left to pyarrow."""
     file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-    size = int.from_bytes(file.read(_TAIL)[:4], "little")
+    tail = file.read(_TAIL)
     file.seek(0)
+    if tail[4:] not in _MAGIC_NUMBERS:
+        return
+    size = int.from_bytes(tail[:4], "little")
     if size > MAX_PARQUET_FOOTER_BYTES:
         raise _too_large(f"its footer has {size:,} bytes, limit {MAX_PARQUET_FOOTER_BYTES:,}")
     if size > MAX_UNTRIED_BYTES and not _is_readable(path):

@@ -88,10 +88,10 @@ class OciRegistry(ServerProcess):
 
     def _manifest_size(self, name: str, digest: str) -> int:
         url = f"{self.url}/v2/{name}/manifests/{digest}"
-        return int(self.client.head(url, headers={"Accept": IMAGE}).headers["Content-Length"])
+        return int(self.http.head(url, headers={"Accept": IMAGE}).headers["Content-Length"])
 
     def _put_manifest(self, name: str, manifest: Mapping[str, Any], tag: str) -> str:
-        response = self.client.put(
+        response = self.http.put(
             f"{self.url}/v2/{name}/manifests/{tag}",
             content=json.dumps(manifest),
             headers={"Content-Type": manifest["mediaType"]},
@@ -101,10 +101,10 @@ class OciRegistry(ServerProcess):
 
     def _blob(self, name: str, content: bytes) -> dict[str, Any]:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        started = self.client.post(f"{self.url}/v2/{name}/blobs/uploads/").raise_for_status()
+        started = self.http.post(f"{self.url}/v2/{name}/blobs/uploads/").raise_for_status()
         location = httpx.URL(started.headers["Location"])
         url = location.copy_merge_params({"digest": digest})
-        self.client.put(url, content=content).raise_for_status()
+        self.http.put(url, content=content).raise_for_status()
         return {"digest": digest, "size": len(content)}
 
 

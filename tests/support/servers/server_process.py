@@ -30,8 +30,6 @@ class ServerProcess(ABC):
         self.port = free_port()
         self.host = f"127.0.0.1:{self.port}"
         self.url = f"{'https' if certificate else 'http'}://{self.host}"
-        trusted = ssl.create_default_context(cafile=certificate and certificate.authority)
-        self.client = httpx.Client(verify=trusted, trust_env=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -51,6 +49,9 @@ class ServerProcess(ABC):
 
     def start(self) -> None:
         """Start the server, and wait until it is ready."""
+        authority = self._certificate and self._certificate.authority
+        trusted = ssl.create_default_context(cafile=authority)
+        self.http = httpx.Client(verify=trusted, trust_env=False)
         self._process = subprocess.Popen(
             self.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -58,14 +59,14 @@ class ServerProcess(ABC):
 
     def stop(self) -> None:
         """Kill the server."""
-        self.client.close()
+        self.http.close()
         self._process.kill()
         self._process.wait()
 
     def _is_ready(self) -> bool:
         assert self._process.poll() is None, f"{type(self).__name__} exited"
         try:
-            response = self.client.get(f"{self.url}{self.ready_path}")
+            response = self.http.get(f"{self.url}{self.ready_path}")
         except httpx.TransportError:
             return False
         return response.status_code in self.ready_statuses

@@ -82,7 +82,10 @@ def failure(opened: Opened, pieces: Iterator[bytes], pause: float = 0.0) -> Stag
     return raised.value
 
 
-HEAD = b"HTTP/1.1 206 Partial Content\r\nContent-Type: text/plain\r\n"
+HEAD = (
+    b"HTTP/1.1 206 Partial Content\r\nContent-Type: text/plain\r\n"
+    b"Content-Range: bytes 0-16777215/1000000000\r\n"
+)
 
 
 def test_dripping_body_is_limited(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

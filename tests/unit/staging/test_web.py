@@ -141,9 +141,18 @@ def test_proxy_of_environment_is_used(web: HubServer, stage: Stage) -> None:
     assert web.requests == []
 
 
-@pytest.mark.parametrize("target", ["http://127.0.0.1:1/x", "http://[", "file:///etc/passwd"])
-def test_redirect_to_other_scheme_is_rejected(web: HubServer, stage: Stage, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("http://127.0.0.1:1/x", "a URL that is not https"),
+        ("http://[", "an invalid URL"),
+        ("file:///etc/passwd", "an invalid URL"),
+    ],
+)
+def test_redirect_to_other_scheme_is_rejected(
+    web: HubServer, stage: Stage, target: str, problem: str
+) -> None:
     web.fail_once("HEAD .*train", 302, {"Location": target})
     failure = stage.failure(make_data_source(url(web)))
     assert failure.reason is StagingReason.UNSUITABLE_CONTENT
-    assert "is not https" in failure.message
+    assert f"redirects to {problem}" in failure.message
