@@ -18,7 +18,8 @@ from tools.kind.kubernetes import Kubernetes
 from tools.kind.network_policies import enforced
 from tools.kind.objects import make_pod
 
-pytestmark = pytest.mark.timeout(1200)  # the first test waits for cluster and images
+# The first test waits for cluster and images.
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 JOB = {names.LABEL_JOB: "small"}
 """Label of the pods of the job that `make_job` returns."""
