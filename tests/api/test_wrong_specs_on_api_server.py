@@ -214,6 +214,7 @@ FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
 @example(place="spec.rollout.gpuMemoryUtilization", value=0)
+@example(place="spec.model.source", value="")
 def test_api_server_and_operator_agree_on_malformed_values(
     place: str, value: Any, http: httpx.Client
 ) -> None:

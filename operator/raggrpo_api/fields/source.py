@@ -165,7 +165,7 @@ def _valid_source(url: str) -> str:
     return url
 
 
-SOURCE_PATTERN: Final = "^[!-~]*$"
+SOURCE_PATTERN: Final = "^[!-~]+$"
 """Pattern of printable ASCII without spaces; `parse_source` reports all other errors."""
 
 SourceUrl = Annotated[
