@@ -45,8 +45,6 @@ _JSON_BYTES = {"{": 240, "[": 88, ",": VALUE_BYTES}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
 """Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 LINK_REMEDY = "replace the link by the file, or specify the path of the file"
-
-
 ROW_GROUP_REMEDY = (
     "rewrite the file with smaller row groups, such as row_group_size=10_000 in pyarrow"
 )

@@ -23,7 +23,9 @@ def _immediate(raw: bytes) -> Answer:
     return answer
 
 
-def _endless(start: bytes, again: bytes, pause: float = 0.0) -> Answer:
+def endless(start: bytes, again: bytes, pause: float = 0.0) -> Answer:
+    """Return an answer that sends `start`, and then `again` without end."""
+
     async def answer(send: Send) -> None:
         await send(start)
         while True:
@@ -47,19 +49,19 @@ LENGTH = b"Content-Length: %d" % len(DETAILS)
 ANSWERS: Mapping[str, Answer] = {
     "silent": _silent,
     "closed immediately": _closed,
-    "silent after headers": _endless(_answer(JSON), b"", 0.05),
-    "endless body": _endless(_answer(JSON), b"[" * MIB),
-    "slow body": _endless(_answer(JSON), b" ", 0.02),
-    "slow headers": _endless(b"HTTP/1.1 200 OK\r\nX: ", b"y", 0.02),
-    "endless headers": _endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000),
-    "endless header": _endless(b"HTTP/1.1 200 OK\r\nX: ", b"y" * MIB),
-    "endless reason": _endless(b"HTTP/1.1 200 ", b"y" * MIB),
-    "endless chunks": _endless(_answer(CHUNKED), b"400\r\n" + b"[" * 1024 + b"\r\n"),
-    "endless chunk size": _endless(_answer(CHUNKED), b"0" * MIB),
-    "endless chunk extension": _endless(_answer(CHUNKED, body=b"1;"), b"e" * MIB),
-    "endless trailers": _endless(_answer(CHUNKED, body=b"0\r\n"), b"X: y\r\n" * 10_000),
+    "silent after headers": endless(_answer(JSON), b"", 0.05),
+    "endless body": endless(_answer(JSON), b"[" * MIB),
+    "slow body": endless(_answer(JSON), b" ", 0.02),
+    "slow headers": endless(b"HTTP/1.1 200 OK\r\nX: ", b"y", 0.02),
+    "endless headers": endless(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000),
+    "endless header": endless(b"HTTP/1.1 200 OK\r\nX: ", b"y" * MIB),
+    "endless reason": endless(b"HTTP/1.1 200 ", b"y" * MIB),
+    "endless chunks": endless(_answer(CHUNKED), b"400\r\n" + b"[" * 1024 + b"\r\n"),
+    "endless chunk size": endless(_answer(CHUNKED), b"0" * MIB),
+    "endless chunk extension": endless(_answer(CHUNKED, body=b"1;"), b"e" * MIB),
+    "endless trailers": endless(_answer(CHUNKED, body=b"0\r\n"), b"X: y\r\n" * 10_000),
     "malformed chunks": _immediate(_answer(CHUNKED, body=b"zz\r\n" + DETAILS)),
-    "endless 1xx responses": _endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+    "endless 1xx responses": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
     "protocol upgrade": _immediate(_answer(b"Upgrade: x", b"Connection: upgrade", status=b"101 X")),
     "gzip bomb": _immediate(
         _answer(b"Content-Encoding: gzip", b"Content-Length: %d" % len(BOMB), body=BOMB)
@@ -67,7 +69,7 @@ ANSWERS: Mapping[str, Answer] = {
     "gzip bomb after identity": _immediate(
         _answer(b"Content-Encoding: identity", b"Content-Encoding: gzip", body=BOMB)
     ),
-    "more bytes than Content-Length": _endless(_answer(LENGTH, body=DETAILS), b"HTTP" * MIB),
+    "more bytes than Content-Length": endless(_answer(LENGTH, body=DETAILS), b"HTTP" * MIB),
     "fewer bytes than Content-Length": _immediate(_answer(b"Content-Length: 999", body=DETAILS)),
     "Content-Length of a terabyte": _immediate(
         _answer(b"Content-Length: 1000000000000", body=DETAILS)

@@ -15,10 +15,16 @@ from raggrpo_trainer.gateway.working_time import Timer
 from raggrpo_trainer.http.json_service import ONE_TRY, JsonService, Request
 from raggrpo_trainer.http.pool import HttpPool
 from support.builders.trainer.gateway_models import USER, byte_tokenizer, in_turn
-from support.servers.adversarial_server import ANSWERS, MIB, Answer, Send, adversarial_server
+from support.servers.adversarial_server import (
+    ANSWERS,
+    JSON,
+    MIB,
+    Answer,
+    adversarial_server,
+    endless,
+)
 from support.servers.served_gateway import served_gateway
 
-JSON = b"Content-Type: application/json"
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 SECRET = "secret-of-the-service"
 SECONDS = 0.5
@@ -33,23 +39,13 @@ def fixed(head: bytes, body: bytes = b"", *headers: bytes) -> Answer:
     return lambda send: send(b"\r\n".join([*lines, b"", body]))
 
 
-def repeated(start: bytes, again: bytes, pause: float = 0.0) -> Answer:
-    async def answer(send: Send) -> None:
-        await send(start)
-        while True:
-            await send(again)
-            await asyncio.sleep(pause)
-
-    return answer
-
-
 def moved(target: bytes) -> Answer:
     return fixed(b"302 Found", b"", b"Location: " + target)
 
 
 OTHERS: Mapping[str, Answer] = {
-    "endless events": repeated(EVENTS, b"data: {}\n\n" * 10_000),
-    "slow events": repeated(EVENTS, b": ping\n\n", 0.02),
+    "endless events": endless(EVENTS, b"data: {}\n\n" * 10_000),
+    "slow events": endless(EVENTS, b": ping\n\n", 0.02),
     "redirect to a file": moved(b"file:///etc/passwd"),
     "redirect to metadata": moved(b"http://169.254.169.254/latest/meta-data/"),
     "redirect to invalid URL": moved(b"http://["),
