@@ -29,6 +29,8 @@ SPECS = int(os.environ.get("RAGGRPO_FUZZ_SPECS", "150"))
 IS_LONG = SPECS >= 3000
 MEDIAN_SECONDS, WORST_SECONDS = 0.010, 1.0
 """Asserted in the long run only: timings on a busy machine are meaningless."""
+WORST_RATIO = 60
+"""Limit for the largest jobs: multiples of the CPU time that an ordinary job takes."""
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 MADE_BY_KUBERAY = {"head", "trainer", "rollout"}
 VALIDATOR = OAS30Validator(job_schema())
@@ -156,11 +158,20 @@ HEAVY: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.row("E10")
 @pytest.mark.parametrize("heavy", HEAVY)
 def test_first_round_of_largest_jobs_takes_bounded_time(heavy: str) -> None:
+    ordinary = make_raw_job({"metadata.namespace": "tenant-a"})
     raw = make_raw_job({"metadata.namespace": "tenant-a", **HEAVY[heavy]})
     VALIDATOR.validate(raw)
-    start = time.process_time()
-    first_round(raw)
-    assert time.process_time() - start < WORST_SECONDS  # excludes other processes
+    assert cpu_seconds(raw) < WORST_RATIO * cpu_seconds(ordinary)
+
+
+def cpu_seconds(raw: dict[str, Any]) -> float:
+    """Return the shortest CPU time of three first rounds of a job, in seconds."""
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()  # excludes other processes
+        first_round(raw)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 @pytest.mark.parametrize("facts", [KNOWN_TINY, KNOWN_7B, Facts(rows=10**9, parameters=10**12)])
