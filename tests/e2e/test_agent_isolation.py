@@ -19,7 +19,7 @@ from tools.kind.network_policies import enforced
 from tools.kind.objects import make_pod
 
 # The first test waits for cluster and images.
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
+pytestmark = pytest.mark.timeout(1200)
 
 JOB = {names.LABEL_JOB: "small"}
 """Label of the pods of the job that `make_job` returns."""
