@@ -1,40 +1,127 @@
-"""Load a foreign tokenizer in a child process first: its library may abort, panic or never end."""
+"""Load a foreign tokenizer in a child process first.
 
+Its library may abort, panic or never end, and its rules may expand a short text without limit.
+"""
+
+import os
 import resource
+import signal
+import string
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 from .model_folder import UnsafeModel, require_safe_model
 
+RoundTrip = Callable[[str], tuple[Sequence[int], str]]
+"""Returns the tokens of a text, and their text."""
+
+TOKENIZER_FILE = "tokenizer.json"
 MAX_SECONDS = 120
-"""Time for importing the library and loading the tokenizer."""
-MAX_MEMORY = 4 << 30
-"""Memory of the child process in bytes."""
+"""Time of the child process."""
+MAX_CPU_SECONDS = 60
+"""CPU time for loading the tokenizer, encoding SAMPLE and decoding its tokens."""
+MAX_MEMORY = 1 << 30
+"""Bytes of memory for the same; a Unigram vocabulary of 256,000 tokens needs 410 MiB."""
+MAX_PADDING = 1 << 20
+"""Tokens to which tokenizer.json may pad each text."""
+MAX_EXPANSION = 8
+"""Tokens of SAMPLE, and characters of their text, per character of SAMPLE."""
+SAMPLE = f"{string.printable}{'a' * 1000} Die Größe von «Œuvre» ist Ω, привет, 東京"
+_REJECTED = 3
+"""Exit code of the child process; the last line of its errors is the problem with its remedy."""
+_REMEDY = "use the tokenizer of the original model"
+_STATUS = Path("/proc/self/status")
 
 
 def require_loadable(folder: Path, module: str) -> None:
     """Raise UnsafeModel unless `python -m module folder`, which calls `run_trial`, succeeds."""
     require_safe_model(folder)
     command = [sys.executable, "-m", module, str(folder)]
+    env = os.environ | {"RUST_BACKTRACE": "0"}  # the last line of the errors is the cause
     try:
         child = subprocess.run(
-            command, capture_output=True, text=True, timeout=MAX_SECONDS, check=False
+            command, capture_output=True, text=True, timeout=MAX_SECONDS, check=False, env=env
         )
     except subprocess.TimeoutExpired as error:
-        problem = f"the tokenizer in {folder} is not loaded after {MAX_SECONDS} seconds"
-        raise UnsafeModel(f"{problem}: save it with save_pretrained()") from error
+        raise UnsafeModel(_slow(folder, f"{MAX_SECONDS} seconds")) from error
+    errors = [line for line in child.stderr.splitlines() if line and not line.startswith("note:")]
+    last = errors[-1][:200] if errors else f"exit code {child.returncode}"
+    if child.returncode == _REJECTED:
+        raise UnsafeModel(f"the tokenizer in {folder} {last}")
+    if child.returncode == -signal.SIGXCPU:
+        raise UnsafeModel(_slow(folder, f"{MAX_CPU_SECONDS} seconds of CPU time"))
+    if child.returncode and last.startswith("memory allocation of"):  # Rust aborts
+        raise UnsafeModel(f"the tokenizer in {folder} {_memory_problem()}")
     if child.returncode:
-        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        problem = f"the tokenizer in {folder} cannot be loaded: its library crashes ({last[:200]})"
+        problem = f"the tokenizer in {folder} cannot be loaded: its library crashes ({last})"
         raise UnsafeModel(f"{problem}: copy the files again")
 
 
-def run_trial(load: Callable[[Path], object]) -> None:
-    """Load the tokenizer of the folder in the arguments; the parent reports any exception."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+def run_trial(
+    read: Callable[[str], Any], import_loader: Callable[[], Callable[[Path], RoundTrip]]
+) -> None:
+    """Load the tokenizer of the folder in the arguments, and encode and decode SAMPLE.
+
+    `read` returns the library's tokenizer from TOKENIZER_FILE, which is faster than transformers.
+    Without that file, `import_loader` imports what it needs and returns the function that loads the
+    tokenizer. Exits with _REJECTED if a limit is exceeded. The parent reports other exceptions.
+    """
+    folder = Path(sys.argv[1])
+    file = folder / TOKENIZER_FILE
+    load = (lambda _: _round_trip(read(str(file)))) if file.exists() else import_loader()
+    _limit_resources()
+    try:
+        ids, text = load(folder)(SAMPLE)
+    except MemoryError:
+        _reject(_memory_problem())
+    except Exception:  # a panic of the library is no Exception
+        return
+    for size, unit in ((len(ids), "tokens"), (len(text), "characters")):
+        if size > MAX_EXPANSION * len(SAMPLE):
+            _reject(f"expands {len(SAMPLE):,} characters to {size:,} {unit}: {_REMEDY}")
+
+
+def _round_trip(tokenizer: Any) -> RoundTrip:
+    """Return a function that encodes without padding, as transformers does by default."""
+    padding = tokenizer.padding or {}
+    for name in ("length", "pad_to_multiple_of"):
+        if (padding.get(name) or 0) > MAX_PADDING:
+            _reject(
+                f"pads texts to {padding[name]:,} tokens, more than {MAX_PADDING:,}: "
+                f"set padding to null in {TOKENIZER_FILE}"
+            )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+
+    def use(text: str) -> tuple[Sequence[int], str]:
+        ids = tokenizer.encode(text).ids
+        return ids, tokenizer.decode(ids, skip_special_tokens=False)
+
+    return use
+
+
+def _limit_resources() -> None:
+    """Limit what this process may use from now on."""
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    used = next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData")), 0)
+    seconds = int(time.process_time()) + MAX_CPU_SECONDS
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MAX_MEMORY, used + MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(Exception):  # a panic of the library is no Exception
-        load(Path(sys.argv[1]))
+
+
+def _reject(problem: str) -> NoReturn:
+    sys.stderr.write(f"\n{problem}\n")
+    sys.exit(_REJECTED)
+
+
+def _slow(folder: Path, time: str) -> str:
+    return f"the tokenizer in {folder} is not loaded after {time}: {_REMEDY}"
+
+
+def _memory_problem() -> str:
+    return f"needs more than {MAX_MEMORY >> 20:,} MiB of memory: {_REMEDY}"

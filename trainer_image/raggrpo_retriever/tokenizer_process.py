@@ -3,15 +3,13 @@
 Must not import torch, which takes seconds.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from raggrpo_api.tokenizer_trial import require_loadable, run_trial
-
-TOKENIZER_FILE = "tokenizer.json"
-_SAMPLE = "a b"
+from raggrpo_api.tokenizer_trial import RoundTrip, require_loadable, run_trial
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -20,22 +18,27 @@ def load_tokenizer(folder: Path) -> Any:
     Raises UnsafeModel if the child process fails, and exceptions of any type.
     """
     require_loadable(folder, __name__)
-    return _load(folder)
+    return _import_load()(folder)
 
 
-def _load(folder: Path) -> Any:
+def _import_load() -> Callable[[Path], Any]:
     from transformers import AutoTokenizer
 
     # Never run code from the folder, never download.
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return lambda folder: AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
 
 
-def _use(folder: Path) -> None:
-    if (folder / TOKENIZER_FILE).exists():
-        Tokenizer.from_file(str(folder / TOKENIZER_FILE)).encode(_SAMPLE)
-    else:
-        _load(folder)(_SAMPLE)
+def _import_loader() -> Callable[[Path], RoundTrip]:
+    load = _import_load()
+
+    def load_round_trip(folder: Path) -> RoundTrip:
+        tokenizer = load(folder)
+        return lambda text: (tokenizer(text)["input_ids"], "")  # a retriever decodes no tokens
+
+    return load_round_trip
 
 
 if __name__ == "__main__":
-    run_trial(_use)
+    run_trial(Tokenizer.from_file, _import_loader)

@@ -105,7 +105,8 @@ REASONS = {
     "kernels of the Hub": "attn_implementation is 'someone/kernels', which",
     "other kernels of the Hub": "_experts_implementation is 'someone/kernels', which",
     "compiled code": "attn_implementation is {'': 'flex_attention'}, which",
-    **{name: "its library crashes" for name in CASES if "tokenizer that" in name},
+    "tokenizer that panics": "its library crashes",
+    "tokenizer that aborts": "needs more than 1,024 MiB of memory: use the tokenizer of",
     **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},
     **{name: "tokenizer.json: token 1,000,000 is beyond" for name in CASES if "token " in name},
 }

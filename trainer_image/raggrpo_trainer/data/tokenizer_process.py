@@ -1,15 +1,13 @@
 """Load a foreign tokenizer after a trial; `python -m` of this module is the trial."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from raggrpo_api.tokenizer_trial import require_loadable, run_trial
+from raggrpo_api.tokenizer_trial import RoundTrip, require_loadable, run_trial
 
 from .tokenizer import Tokenizer, load_tokenizer, token_ids
-
-TOKENIZER_FILE = "tokenizer.json"
-_SAMPLE = "a b"
 
 
 def load_own_tokenizer(folder: Path) -> Tokenizer:
@@ -21,13 +19,20 @@ def load_own_tokenizer(folder: Path) -> Tokenizer:
     return load_tokenizer(str(folder))
 
 
-def _use(folder: Path) -> None:
-    if (folder / TOKENIZER_FILE).exists():
-        # The library alone takes 0.1 seconds to import; transformers takes several.
-        Backend.from_file(str(folder / TOKENIZER_FILE)).encode(_SAMPLE)
-    else:
-        token_ids(_SAMPLE, load_tokenizer(str(folder)))
+def _import_loader() -> Callable[[Path], RoundTrip]:
+    from transformers import AutoTokenizer  # noqa: F401 - imports torch
+
+    def load(folder: Path) -> RoundTrip:
+        tokenizer = load_tokenizer(str(folder))
+
+        def use(text: str) -> tuple[Sequence[int], str]:
+            ids = token_ids(text, tokenizer)
+            return ids, tokenizer.decode(list(ids), skip_special_tokens=False)
+
+        return use
+
+    return load
 
 
 if __name__ == "__main__":
-    run_trial(_use)
+    run_trial(Backend.from_file, _import_loader)

@@ -137,6 +137,8 @@ def _model_problems(embedding: EmbeddingModel, place: str) -> Iterator[str]:
         yield f"{place}.path: {error}"
     try:
         load_own_tokenizer(path)
+    except UnsafeModel as error:
+        yield f"{place}.path: {error}"
     except Exception as error:  # tokenizers raise exceptions of any type
         yield f"{place}.path: {tokenizer_problem(path, error)}"
     try:

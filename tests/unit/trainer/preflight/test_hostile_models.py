@@ -193,7 +193,7 @@ REASONS = {
     "index: empty lists": "it has too many values",
     "tokenizer: empty lists": "it has too many values",
     "tokenizer: panic": "its library crashes",
-    "tokenizer: abort": "its library crashes",
+    "tokenizer: abort": "needs more than 1,024 MiB of memory: use the tokenizer of",
     "weights: shape larger than the data": "tensor 'a' has 0 bytes, which do not fit",
     "vocabulary of empty lines": "lines",
 }

@@ -1,0 +1,132 @@
+"""Tokenizers made to exhaust memory or time when they are loaded or used."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from raggrpo_api import tokenizer_trial
+from raggrpo_api.model_folder import UnsafeModel
+from raggrpo_api.tokenizer_trial import TOKENIZER_FILE, require_loadable
+from support.builders.trainer.preflight import make_model_folder
+
+MODULES = ("raggrpo_trainer.data.tokenizer_process", "raggrpo_retriever.tokenizer_process")
+
+
+def replacements(letter: str, *sizes: int) -> list[dict[str, Any]]:
+    """Return rules that replace a letter, then the letters in its place, by so many letters."""
+    letters = (letter, *"z" * len(sizes))
+    return [
+        {"type": "Replace", "pattern": {"String": old}, "content": "z" * size}
+        for old, size in zip(letters, sizes, strict=False)
+    ]
+
+
+def normalizer(letter: str, *sizes: int) -> dict[str, Any]:
+    rules = replacements(letter, *sizes)
+    return {"normalizer": {"type": "Sequence", "normalizers": rules}}
+
+
+def padding(**options: Any) -> dict[str, Any]:
+    return {
+        "strategy": "BatchLongest",
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "a",
+    } | options
+
+
+def suffix(tokens: int) -> dict[str, Any]:
+    """Return a post-processor that adds tokens to each text."""
+    special = {"id": "S", "ids": [1] * tokens, "tokens": ["a"] * tokens}
+    sequence = {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [sequence, {"SpecialToken": {"id": "S", "type_id": 0}}],
+        "pair": [sequence],
+        "special_tokens": {"S": special},
+    }
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "fixed padding": (
+        {"padding": padding(strategy={"Fixed": 100_000_000})},
+        "pads texts to 100,000,000 tokens, more than 1,048,576: set padding to null in",
+    ),
+    "padding to a multiple": (
+        {"padding": padding(pad_to_multiple_of=2**40)},
+        "pads texts to 1,099,511,627,776 tokens, more than 1,048,576",
+    ),
+    "letter that becomes 16": (normalizer("q", 4, 4), ""),
+    "letter of the run that becomes 16": (
+        normalizer("a", 4, 4),
+        "tokens: use the tokenizer of the original model",
+    ),
+    "letter that becomes 128 million": (
+        normalizer("q", 8_000, 16_000),
+        "needs more than 1,024 MiB of memory: use the tokenizer of the original model",
+    ),
+    "tokens that are added to each text": (
+        {"post_processor": suffix(20_000)},
+        "expands 1,140 characters to 21,",
+    ),
+    "token whose text becomes 16 letters": (
+        {"decoder": {"type": "Sequence", "decoders": replacements("a", 4, 4)}},
+        "expands 1,140 characters to 16,174 characters",
+    ),
+    "multiple of zero": ({"padding": padding(pad_to_multiple_of=0)}, ""),
+    "fixed padding of 512": ({"padding": padding(strategy={"Fixed": 512})}, ""),
+}
+
+
+def problem_of(folder: Path, module: str) -> str:
+    try:
+        require_loadable(folder, module)
+    except UnsafeModel as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("name", CASES)
+def test_tokenizer_trial_rejects_expansion(tmp_path: Path, name: str, module: str) -> None:
+    changes, reason = CASES[name]
+    folder = make_model_folder(tmp_path / "model")
+    file = folder / TOKENIZER_FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    problem = problem_of(folder, module)
+
+    assert reason in problem
+    assert problem.startswith(f"the tokenizer in {folder} ") == bool(reason)
+
+
+def test_tokenizer_trial_limits_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module in the place of the library loads a tokenizer without end."""
+    (tmp_path / "endless_tokenizer.py").write_text(
+        "from raggrpo_api import tokenizer_trial\n"
+        "def read(path):\n"
+        "    while True: pass\n"
+        "tokenizer_trial.MAX_CPU_SECONDS = 1\n"
+        "tokenizer_trial.run_trial(read, None)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(tokenizer_trial, "MAX_CPU_SECONDS", 1)
+
+    problem = problem_of(make_model_folder(tmp_path / "model"), "endless_tokenizer")
+
+    assert "is not loaded after 1 seconds of CPU time: use the tokenizer of" in problem
+
+
+def test_tokenizer_trial_accepts_vocabulary_of_250_000_tokens(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    vocabulary = [(chr(97 + i % 26) + format(i, "x"), -float(i % 15)) for i in range(250_000)]
+    Tokenizer(models.Unigram(vocabulary, unk_id=0)).save(str(folder / TOKENIZER_FILE))
+
+    assert problem_of(folder, MODULES[0]) == ""
