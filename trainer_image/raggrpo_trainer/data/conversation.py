@@ -22,6 +22,7 @@ from .message_formats import (
     unsupported_format,
 )
 from .shown_value import short_repr
+from .template_time import limited_time
 
 Message = Mapping[str, Any]
 """`role` and `content`, both text, and fields that templates may read, such as `tool_calls`."""
@@ -179,14 +180,15 @@ def render_messages(
             "set data.chatTemplate, or use the model's instruction-tuned variant",
         )
     try:
-        text: str = tokenizer.apply_chat_template(
-            list(messages),
-            tools=list(tools) or None,
-            chat_template=chat_template or None,
-            tokenize=False,
-            add_generation_prompt=True,
-            **variables,
-        )
+        with limited_time():
+            text: str = tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                chat_template=chat_template or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **variables,
+            )
     except Exception as error:
         # Templates raise errors of any type, for example if roles do not alternate.
         raise InvalidValue(

@@ -1,10 +1,12 @@
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raggrpo_api.trainer.preflight import CheckState
+from raggrpo_trainer.data import template_time
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS, load_tokenizer, prompt_ids
 from raggrpo_trainer.preflight.finding import Finding
@@ -52,6 +54,27 @@ def test_template_that_allocates_much_memory_is_rejected(tmp_path: Path, express
     assert finding.state is CheckState.FAILED
     assert "is rejected by the chat template (MemoryError" in finding.evidence
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(18) }}",
+        "{{ range(90000)|map('string')|map('replace', '0', '1')|list|length }}",
+    ],
+)
+def test_template_that_takes_much_time_is_rejected(
+    tmp_path: Path, expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_time, "MAX_TEMPLATE_SECONDS", 0.05)
+    before = sys.gettrace()
+
+    finding = check(tmp_path, [make_prompt()], chatTemplate=f"{CHAT}{expression}")
+
+    assert finding.state is CheckState.FAILED
+    assert "prompt 0 is rejected by the chat template (TemplateTooSlow" in finding.evidence
+    assert sys.gettrace() is before
 
 
 @pytest.mark.row("D16")
