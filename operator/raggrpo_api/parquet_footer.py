@@ -36,12 +36,14 @@ class _RowGroup(Protocol):
     """The metadata of a row group; implemented by pyarrow."""
 
     num_columns: int
+    num_rows: int
 
 
 class _Metadata(Protocol):
     """The metadata of a Parquet file; implemented by pyarrow."""
 
     num_columns: int
+    num_rows: int
     num_row_groups: int
 
     def row_group(self, i: int) -> _RowGroup: ...
@@ -54,7 +56,8 @@ def parquet_metadata(path: Path, read_metadata: Callable[[BinaryIO], M]) -> M:
     """Return the metadata of a Parquet file, as `pyarrow.parquet.read_metadata` reads it.
 
     Raises UnsuitableFile if the file is special, its footer needs too much memory, it has too many
-    columns, or a row group has other columns than the schema; else the errors of `read_metadata`.
+    columns, a row group has other columns than the schema, or a number of rows is negative; else
+    the errors of `read_metadata`.
     """
     with open_regular(path) as file:
         _require_small_footer(path, file)
@@ -63,12 +66,20 @@ def parquet_metadata(path: Path, read_metadata: Callable[[BinaryIO], M]) -> M:
     if columns > MAX_PARQUET_COLUMNS:
         limit = f"{columns:,} columns, limit {MAX_PARQUET_COLUMNS:,}"
         raise UnsuitableFile(f"it has {limit}; drop columns")
+    _require_rows(metadata.num_rows)
     for number in range(metadata.num_row_groups):
-        stored = metadata.row_group(number).num_columns
+        group = metadata.row_group(number)
+        _require_rows(group.num_rows)
+        stored = group.num_columns
         if stored != columns:  # pyarrow aborts the process when it reads such a column
             problem = f"row group {number} has {stored:,} columns, its schema {columns:,}"
             raise UnsuitableFile(f"{problem}; write the file again")
     return metadata
+
+
+def _require_rows(number: int) -> None:
+    if number < 0:
+        raise UnsuitableFile(f"it has {number:,} rows; write the file again")
 
 
 def _require_small_footer(path: Path, file: BinaryIO) -> None:

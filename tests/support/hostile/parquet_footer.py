@@ -11,10 +11,11 @@ Field = tuple[int, int, bytes]
 """Number, type and encoded value."""
 
 
-def footer(names: Sequence[str], columns: int, groups: int = 1) -> Make:
+def footer(names: Sequence[str], columns: int, groups: int = 1, rows: int = 1) -> Make:
     """Return a function that writes a file with text columns of these names.
 
-    It has row groups with `columns` column chunks each, which have no metadata.
+    It has row groups with `columns` column chunks each, which have no metadata. The numbers of rows
+    are `rows`.
     """
 
     def make(path: Path) -> None:
@@ -25,12 +26,12 @@ def footer(names: Sequence[str], columns: int, groups: int = 1) -> Make:
         root = _struct((4, _BYTES, _bytes(b"root")), (5, _I32, _int(len(names))))
         chunk = _struct((2, _I64, _int(4)))
         group = _struct(
-            (1, _LIST, _structs([chunk] * columns)), (2, _I64, _int(1)), (3, _I64, _int(1))
+            (1, _LIST, _structs([chunk] * columns)), (2, _I64, _int(1)), (3, _I64, _int(rows))
         )
         content = _struct(
             (1, _I32, _int(2)),
             (2, _LIST, _structs([root, *leaves])),
-            (3, _I64, _int(1)),
+            (3, _I64, _int(rows)),
             (4, _LIST, _structs([group] * groups)),
         )
         path.write_bytes(b"PAR1" + content + len(content).to_bytes(4, "little") + b"PAR1")
@@ -57,7 +58,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _int(value: int) -> bytes:
-    return _varint(value << 1)  # zigzag encoding of a value that is not negative
+    return _varint(value << 1 if value >= 0 else -value * 2 - 1)  # zigzag encoding
 
 
 def _varint(value: int) -> bytes:

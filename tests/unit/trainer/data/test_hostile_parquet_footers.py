@@ -34,6 +34,14 @@ FOOTERS: dict[str, tuple[Make, str]] = {
         "row group 0 has 5 columns, its schema 4; write the file again",
     ),
     "no columns in a row group": (footer(NAMES, columns=0), "row group 0 has 0 columns"),
+    "fewer rows than none": (
+        footer(NAMES, columns=4, rows=-7),
+        "it has -7 rows; write the file again",
+    ),
+    "fewer rows than none, no row group": (
+        footer(NAMES, columns=4, groups=0, rows=-7),
+        "it has -7 rows; write the file again",
+    ),
     "2 GB": (sparse_footer, "its footer has 2,147,483,648 bytes, limit 67,108,864; write fewer"),
     "many column chunks": (
         footer(NAMES, columns=600_000, groups=4),
