@@ -181,6 +181,9 @@ def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -
     status = error.response.status_code
     name = f"hf://{'datasets/' if source.is_dataset else ''}{source.repository}"
     has_token = bool(get_token())
+    correction = "correct the name"
+    if not source.is_dataset:
+        correction += f" (a data set is hf://datasets/{source.repository})"
     url = str(error.response.url)
     if status in (401, 403) and is_other_server(url, constants.ENDPOINT):
         return other_server_denied(url, hub_address(), name, status)
@@ -208,13 +211,13 @@ def _response_failure(source: HubSource, revision: str, error: HfHubHTTPError) -
     if not has_token and (status == 401 or isinstance(error, RepositoryNotFoundError)):
         return StagingFailed(
             StagingReason.TOKEN_MISSING,
-            f"{name} does not exist, or is private; correct the name, or {TOKEN_REMEDY['hf']}",
+            f"{name} does not exist, or is private; {correction}, or {TOKEN_REMEDY['hf']}",
         )
     if isinstance(error, RepositoryNotFoundError):
         return StagingFailed(
             StagingReason.NOT_FOUND,
-            f"{name} does not exist, or the token in HF_TOKEN has no access to it; correct the "
-            "name or the token",
+            f"{name} does not exist, or the token in HF_TOKEN has no access to it; {correction} or "
+            "the token",
         )
     if status in (401, 403):
         return StagingFailed(

@@ -32,7 +32,8 @@ class Scheme(StrEnum):
 
 
 FORMS: Final[Mapping[Scheme, str]] = {
-    Scheme.HF: "hf://org/name@revision or hf://datasets/org/name@revision/file",
+    Scheme.HF: "hf://org/name@revision, hf://datasets/org/name@revision/file or "
+    "hf://datasets/org/name@revision#config=NAME&split=NAME",
     Scheme.S3: "s3://bucket/key",
     Scheme.GS: "gs://bucket/key",
     Scheme.HTTPS: "https://host/file#sha256=DIGEST",
@@ -43,6 +44,8 @@ MAIN: Final = "main"
 """Default revision of a repository on a hub."""
 COMMIT: Final = re.compile("[0-9a-f]{40}")
 """Revision of a repository on a hub that cannot change."""
+HUB_HOSTS: Final = frozenset({"huggingface.co", "hf.co"})
+"""Hosts of the hub. Their URLs without `/resolve/` return web pages."""
 LATEST: Final = "latest"
 """Default tag of an image."""
 MAX_NAME: Final = 255
@@ -176,6 +179,22 @@ SourceUrl = Annotated[
 """URL of a source, see `parse_source`."""
 
 
+def _valid_model_source(url: str) -> str:
+    match parse_source(url):
+        case HubSource(is_dataset=True):
+            raise InvalidSource("a data set is not a model; write hf://org/name@revision")
+        case HttpsSource():
+            raise InvalidSource(
+                "it is a file, but a model is a folder; write hf://org/name@revision, "
+                "s3://bucket/folder, gs://bucket/folder or oci://registry/name"
+            )
+    return url
+
+
+ModelUrl = Annotated[SourceUrl, AfterValidator(_valid_model_source)]
+"""URL of a source with the files of a model."""
+
+
 def _valid_target(url: str) -> str:
     parse_push_target(url)
     return url
@@ -245,10 +264,10 @@ def _groups(pattern: re.Pattern[str], url: str) -> dict[str, str]:
 def _hub(url: str) -> HubSource:
     groups = _groups(_HUB, url)
     is_dataset = bool(groups.pop("kind"))
-    if groups["split"] and not is_dataset:
-        raise InvalidSource("only a data set has splits; write hf://datasets/org/name#split=NAME")
     if groups["repository"].startswith("datasets/"):
         raise InvalidSource(f"its organization is missing; write {FORMS[Scheme.HF]}")
+    if groups["split"] and not is_dataset:
+        raise InvalidSource("only a data set has splits; write hf://datasets/org/name#split=NAME")
     return HubSource(is_dataset=is_dataset, **groups)
 
 
@@ -260,6 +279,8 @@ def _https(url: str) -> HttpsSource:
     groups = _groups(_HTTPS, url)
     if problem := url_problem(url):
         raise InvalidSource(f"{problem}; write {FORMS[Scheme.HTTPS]}")
+    if groups["host"] in HUB_HOSTS and "/resolve/" not in groups["path"]:
+        raise InvalidSource(f"it is a web page of the hub, not a file; write {FORMS[Scheme.HF]}")
     return HttpsSource(**groups)
 
 

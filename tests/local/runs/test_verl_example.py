@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 WORDS = [f"w{i}" for i in range(16)]
 ON_CPU = ("resources.device=CPU", "resources.ranks=1", "training.precision=FP32")
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
+MODEL = "actor_rollout_ref.model.path=$HOME/models/Qwen/Qwen2-7B-Instruct"
+"""Override that replaces the model of a hub."""
 
 
 def raggrpo(*words: object) -> "subprocess.CompletedProcess[str]":
@@ -40,6 +42,7 @@ def train(
         context=256,
     )
     small = [
+        MODEL,
         "data.train_batch_size=4",
         "data.max_prompt_length=32",
         "data.max_response_length=16",
@@ -107,7 +110,6 @@ def test_search_tool_script_trains_with_imported_service(tmp_path: Path) -> None
             summary = train(
                 tmp_path,
                 [
-                    "actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct",
                     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
                     "data.max_response_length=64",
                     "data.train_batch_size=16",

@@ -41,6 +41,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         (f"https://[::1]:8443/a#sha256={SHA}", HttpsSource("[::1]:8443", "a", SHA)),
         ("https://host/a%20b@2.jsonl", HttpsSource("host", "a%20b@2.jsonl")),
         (
+            "https://huggingface.co/datasets/org/name/resolve/main/a.jsonl",
+            HttpsSource("huggingface.co", "datasets/org/name/resolve/main/a.jsonl"),
+        ),
+        (
             f"oci://registry.example.com/team/model@sha256:{SHA}",
             ImageSource("registry.example.com", "team/model", digest=f"sha256:{SHA}"),
         ),
@@ -66,6 +70,10 @@ def test_source_is_parsed(url: str, source: Source) -> None:
         ("hf:/org/name", "known scheme"),
         ("hf://name", "missing or invalid; write hf://org/name"),
         ("hf://datasets/name", "organization is missing"),
+        ("hf://datasets/name#split=train", "organization is missing"),
+        ("hf://datasets/org/name#train", "#config=NAME&split=NAME"),
+        ("https://huggingface.co/org/name", "web page of the hub, not a file; write hf://"),
+        ("https://huggingface.co/datasets/org/name/blob/main/a.jsonl", "web page of the hub"),
         ("hf://datasets", "missing or invalid"),
         ("hf://org/name@", "missing or invalid"),
         ("hf://org/name@v1@v2", "missing or invalid"),

@@ -68,6 +68,7 @@ def test_private_model_needs_token(hub: HubServer, stage: Stage) -> None:
     assert "HF_TOKEN" in missing.message
     assert denied.reason is StagingReason.ACCESS_DENIED
     assert unknown.reason is StagingReason.NOT_FOUND
+    assert "a data set is hf://datasets/org/other" in unknown.message
     assert files_in(Path(staged.path)) == MODEL
 
 

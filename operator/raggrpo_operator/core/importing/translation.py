@@ -166,9 +166,10 @@ class Translation:
             return posixpath.normpath(text)
         below = f"{MOUNT}/models/" if name.endswith("model.path") else f"{MOUNT}/"
         moved = posixpath.normpath(below + text)
-        what = "a name on a hub or a relative path" if "model" in name else "a relative path"
         self.report_error(
-            name, f"{text} is {what}, which depends on the working directory: changed to {moved}"
+            name,
+            f"{text} is a relative path, which depends on the working directory: changed to "
+            f"{moved}",
         )
         return moved
 

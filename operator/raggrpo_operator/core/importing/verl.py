@@ -11,6 +11,7 @@ from typing import Final
 
 from raggrpo_api.secrets.redaction import redacted_words
 from raggrpo_api.spec.training import TrainingSpec
+from raggrpo_operator.core.spec.parse import HUB_ID
 
 from .composition import Read
 from .lora import map_lora
@@ -130,8 +131,12 @@ def _data(this: Translation) -> None:
 
 def _model_and_training(this: Translation) -> None:
     name = "actor_rollout_ref.model.path"
-    if this.get(name) is not None:
-        this.put(name, this.volume_path(name, this.get(name)))
+    if (model := this.get(name)) is not None:
+        if HUB_ID.fullmatch(str(model)):
+            note = "a name on a hub; for a folder, specify model.path"
+            this.put(name, f"hf://{model}", note, "model.source")
+        else:
+            this.put(name, this.volume_path(name, model))
     batch, mini = this.get("data.train_batch_size"), this.get(f"{ACTOR}ppo_mini_batch_size")
     if not this.are_known("data.train_batch_size") or (mini and mini < batch):
         this.put(f"{ACTOR}ppo_mini_batch_size", mini)

@@ -122,6 +122,7 @@ RULES: tuple[Rule | SpecRule | ServerRule, ...] = (
     agent.model_names_are_unique,
     agent.forward_url_is_a_base_url,
     agent.agent_urls_contain_no_secret,
+    agent.request_depends_on_sample,
     agent.request_identifies_calls,
     checkpoint.restarts_need_checkpoints,
     checkpoint.checkpoints_precede_the_end,

@@ -17,7 +17,7 @@ from raggrpo_api.spec.retrieval import RetrievalMode
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
 from .base.cel import is_filled, matches, specified, value_or
-from .base.rule_input import RuleInput
+from .base.rule_input import RuleInput, warning
 from .base.spec_rule import spec_rule
 
 _TYPE = value_or("type", repr("Python"))
@@ -233,6 +233,15 @@ def container_agent_has_command(inputs: RuleInput) -> Iterator[Violation]:
         remedy = "specify the command, such as [python, -m, app], or run the job in a cluster"
         path = "spec.rollout.agent.container.command"
         yield Violation(path, Reason.AGENT_INCOMPLETE, message, remedy)
+
+
+def request_depends_on_sample(inputs: RuleInput) -> Iterator[Violation]:
+    """Warn if the application gets the same request for all samples."""
+    agent = inputs.spec.rollout.agent
+    if agent is not None and not placeholders(agent.request) - GATEWAY_PLACEHOLDERS:
+        message = "the request has no placeholder of a sample, so all samples get the same request"
+        remedy = 'add a placeholder such as {question: "{question}"}, or a column of the data'
+        yield warning("spec.rollout.agent.request", Reason.AGENT_INCOMPLETE, message, remedy)
 
 
 def request_identifies_calls(inputs: RuleInput) -> Iterator[Violation]:

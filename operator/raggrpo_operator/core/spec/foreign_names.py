@@ -36,6 +36,10 @@ _NOT_QUANTIZED: Final = (
     "a quantized model cannot be trained; with training.lora, the model is frozen in BF16"
 )
 _ORIGINAL_LORA: Final = "adapters are those of the LoRA paper, scaled by alpha / rank"
+_FOLDER_OR_SOURCE: Final = "a folder; or model.source for a hub: hf://org/name@revision"
+_DATA_SET: Final = "hf://datasets/org/name#split=train"
+_SPLIT: Final = "hf://datasets/org/name#config=NAME&split=NAME"
+_TOKEN: Final = "pass the token as HF_TOKEN in env, with secretKeyRef"
 _NO_OFFLOAD: Final = "state stays on the GPU; gradientCheckpointing saves memory"
 _NOT_ADAPTIVE: Final = "the learning rate depends on the step only (training.learningRateSchedule)"
 _NO_LENGTH_PENALTY: Final = (
@@ -234,7 +238,10 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
         "checkpoint.keepBest", "keepLast retains the newest checkpoints in addition"
     ),
     "output_dir": ForeignField("checkpoint.path"),
-    "model_name_or_path": ForeignField("model.path", "must be a folder"),
+    "model_name_or_path": ForeignField("model.path", _FOLDER_OR_SOURCE),
+    "hub_model_id": ForeignField("output.push", "hf://org/name"),
+    "push_to_hub": ForeignField("output.push", "hf://org/name"),
+    "output.private": ForeignField(note="a repository that a push creates is always private"),
     "vllm_gpu_memory_utilization": ForeignField("rollout.gpuMemoryUtilization"),
     "per_device_train_batch_size": ForeignField(
         "data.trainBatchSize", "counts the prompts of a whole step"
@@ -269,10 +276,37 @@ OTHER_FIELDS: Final[Mapping[str, ForeignField]] = {
     "backup.enable": ForeignField("checkpoint.backup.url", "empty for no backups"),
     "wandb.enable": ForeignField("monitoring.wandb.project", "empty for no W&B run"),
     "validation.enable": ForeignField("validation.everySteps", "0 disables validation"),
-    "model.name": ForeignField("model.path", "the folder of the model"),
+    "model.name": ForeignField("model.path", _FOLDER_OR_SOURCE),
+    "model.id": ForeignField("model.path", _FOLDER_OR_SOURCE),
+    "model.revision": ForeignField("model.source", "hf://org/name@revision"),
+    "model.token": ForeignField(note=_TOKEN),
+    "hf_token": ForeignField(note=_TOKEN),
     "reward.name": ForeignField("reward.functions", "the name of each function"),
     "reward.weights": ForeignField("reward.functions", "the weight of each function"),
     "data.path": ForeignField("data.trainFiles"),
+    "data.source": ForeignField("data.sources", "a list"),
+    "data.name": ForeignField("data.sources", _DATA_SET),
+    "dataset": ForeignField("data.sources", _DATA_SET),
+    "dataset_name": ForeignField("data.sources", _DATA_SET),
+    "dataset_config": ForeignField("data.sources", _SPLIT),
+    "dataset_train_split": ForeignField("data.sources", _SPLIT),
+    "dataset_test_split": ForeignField("data.validationSources", _SPLIT),
+    "data.config": ForeignField("data.sources", _SPLIT),
+    "data.split": ForeignField("data.sources", _SPLIT),
+    "data.revision": ForeignField("data.sources", "hf://datasets/org/name@revision"),
+    "agent.base_url": ForeignField(
+        note="the application reads the URL of the gateway from OPENAI_BASE_URL"
+    ),
+    "agent.command": ForeignField("rollout.agent.container.command", "with type Container"),
+    "agent.endpoint": ForeignField("rollout.agent.url", "with type Http"),
+    "agent.env": ForeignField("rollout.agent.container.env", "with type Container; else env"),
+    "agent.function": ForeignField("rollout.agent.python", "package.module:function"),
+    "agent.image": ForeignField("rollout.agent.container.image", "with type Container"),
+    "agent.max_steps": ForeignField("rollout.agent.maxTurns"),
+    "agent.model": ForeignField("rollout.agent.policyModels", "a list"),
+    "container.resources": ForeignField("rollout.agent.container.cpu", "and memory"),
+    "container.volumes": ForeignField(note="the pods of an application have no volumes"),
+    "env.value_from": ForeignField(note="write secretKeyRef: {name, key} next to name"),
     "monitoring.path": ForeignField("monitoring.logDir"),
     "top_k": ForeignField("retrieval.endpoints", "topK of each endpoint"),
     "topk": ForeignField("retrieval.endpoints", "topK of each endpoint"),

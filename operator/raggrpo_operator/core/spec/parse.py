@@ -18,10 +18,11 @@ from pydantic_core import ErrorDetails
 
 from raggrpo_api import names
 from raggrpo_api.fields.json_values import FREE_JSON, size_problem
+from raggrpo_api.fields.source import InvalidSource, parse_source
 from raggrpo_api.job import Metadata, RagGrpoJob
 from raggrpo_api.status.job_status import status_from_json
 
-from .foreign_names import FOREIGN_VALUES, OTHER_FIELDS, hint_for
+from .foreign_names import FOREIGN_VALUES, OTHER_FIELDS, foreign_field, hint_for
 from .path_fields import is_path
 from .pattern_remedies import remedy_for
 from .violation import Reason, Violation
@@ -40,7 +41,13 @@ MAX_SUGGESTIONS = 3
 """Maximum number of known fields suggested for an unknown field."""
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""ID of a model on a hub, such as Qwen/Qwen2.5-0.5B."""
+"""ID of a repository on a hub, such as Qwen/Qwen2.5-0.5B."""
+_SOURCES: Mapping[str, str] = {
+    "spec.model.path": "spec.model.source",
+    "spec.data.trainFiles": "spec.data.sources",
+    "spec.data.validationFiles": "spec.data.validationSources",
+}
+"""Fields of URLs to download from, by the field of paths that they replace."""
 
 
 def parse_job(raw: object) -> RagGrpoJob | tuple[Violation, ...]:
@@ -168,8 +175,9 @@ def _violation(error: ErrorDetails) -> Violation:
                 .replace("Input should", "should")
                 .replace(" after validation", "")
             )
+            problem, _, remedy = problem.partition("; ")
             return Violation(
-                path, Reason.OUT_OF_RANGE, f"{shown}: {problem}", "choose another value"
+                path, Reason.OUT_OF_RANGE, f"{shown}: {problem}", remedy or "choose another value"
             )
 
 
@@ -214,7 +222,11 @@ def _unknown_field(location: Location, value: object) -> Violation:
         remedy = (
             f"YAML 1.1 parses unquoted {_UNQUOTED[unknown == 'True']} as a boolean: quote the key"
         )
-    elif unknown in known and not isinstance(value, Mapping) and unknown not in OTHER_FIELDS:
+    elif (
+        unknown in known
+        and not isinstance(value, Mapping)
+        and foreign_field(path, OTHER_FIELDS) is None
+    ):
         remedy = f"move it to {known[unknown]}"
     elif hint := hint_for(path, value):
         remedy = hint
@@ -259,7 +271,7 @@ def _not_a_choice(path: str, value: object, expected: str) -> Violation:
 
 def _bad_format(location: Location, value: str, shown: str, pattern: str) -> Violation:
     path = field_path(location)
-    if "://" in value and "@" in value:
+    if "://" in value and "@" in value and not _source_for(path, value):
         remedy = "remove the credentials; use a header with secretKeyRef"
         return Violation(path, Reason.CREDENTIALS_IN_URL, "the URL contains credentials", remedy)
     if _is_path(location):
@@ -273,11 +285,29 @@ def _bad_path(path: str, value: str) -> Violation:
     if not value.startswith("/"):
         message = f"{_shown(value)} is not an absolute path"
         remedy = "use an absolute path, starting with /"
-        if path == "spec.model.path" and HUB_ID.fullmatch(value):
-            remedy += f"; for a model on a hub, specify spec.model.source: hf://{value}"
+        if source := _source_for(path, value):
+            remedy += f"; to download it, specify {source}"
         return Violation(path, Reason.RELATIVE_PATH, message, remedy)
     message = f"{_shown(value)} contains empty components, . or .., or control characters"
     return Violation(path, Reason.INVALID_FORMAT, message, "specify the path without them")
+
+
+def _source_for(path: str, value: str) -> str:
+    """Return the field and value of the source that a path means, or ""."""
+    field = _SOURCES.get(path.partition("[")[0], "")
+    prefix = "hf://" if field == "spec.model.source" else "hf://datasets/"
+    url = value if "://" in value else f"{prefix}{value}"
+    if not field or not ("://" in value or HUB_ID.fullmatch(value)) or not _is_source(url):
+        return ""
+    return f"{field}: {url if field == 'spec.model.source' else f'[{url}]'}"
+
+
+def _is_source(url: str) -> bool:
+    try:
+        parse_source(url)
+    except InvalidSource:
+        return False
+    return True
 
 
 def _bad_name(path: str, value: str) -> Violation:

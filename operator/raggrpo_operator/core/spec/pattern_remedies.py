@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from raggrpo_api.fields import addresses, base, json_values, kubernetes_names, source
-from raggrpo_api.spec.agent import MODEL_NAME, OPTIONAL_URL_PATH, PARSER, URL_PATH
+from raggrpo_api.spec.agent import OPTIONAL_URL_PATH, PARSER, URL_PATH
 from raggrpo_api.spec.lora import LORA_TARGET
 from raggrpo_api.spec.monitoring import WANDB_PROJECT
 from raggrpo_api.spec.retrieval import BODY_FIELD
@@ -36,7 +36,6 @@ _BY_PATTERN: Mapping[str, str] = {
     URL_PATH: _URL_PATH,
     OPTIONAL_URL_PATH: _URL_PATH,
     PARSER: "write the name of one of vLLM's parsers, such as hermes",
-    MODEL_NAME: "use printable ASCII without spaces",
     source.SOURCE_PATTERN: "write a URL such as hf://org/name@revision, in ASCII",
     source.PUSH_PATTERN: "write a URL such as hf://org/name, s3://bucket/folder or "
     "oci://registry.example.com/name:tag, in ASCII",
@@ -44,6 +43,7 @@ _BY_PATTERN: Mapping[str, str] = {
     BODY_FIELD: "use at most 64 printable ASCII characters",
 }
 
+_OF_MODEL_NAMES = "use printable ASCII without spaces, such as gpt-4o or bge-*"
 _BY_FIELD: Mapping[str, str] = {
     "python": "write package.module:function",
     "command": "remove control characters",
@@ -57,11 +57,15 @@ _BY_FIELD: Mapping[str, str] = {
 }
 """Remedies by field, for patterns that only one field uses."""
 
+_BY_FIELD_FIRST: Mapping[str, str] = {"models": _OF_MODEL_NAMES, "policyModels": _OF_MODEL_NAMES}
+"""Remedies by field, for fields whose pattern is that of other values."""
+
 
 def remedy_for(pattern: str, field: str) -> str:
     """Return the remedy for a field with this pattern."""
     return (
-        _BY_PATTERN.get(pattern)
+        _BY_FIELD_FIRST.get(field)
+        or _BY_PATTERN.get(pattern)
         or _BY_FIELD.get(field)
         or f"use a value that matches the pattern {pattern}"
     )

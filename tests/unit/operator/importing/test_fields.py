@@ -343,9 +343,15 @@ def test_missing_configuration_files_are_reported() -> None:
     assert import_verl(SMALLEST, missing=["base.yaml"]).missing == ["base.yaml"]
 
 
-def test_hub_model_and_relative_files_are_mapped_to_volume_paths() -> None:
-    imported = with_({"actor_rollout_ref.model.path": "Qwen/Q", "data.train_files": "a/b.parquet"})
-    assert value_at(imported, "model.path") == f"{MOUNT}/models/Qwen/Q"
+def test_hub_model_is_mapped_to_its_source() -> None:
+    imported = with_({"actor_rollout_ref.model.path": "Qwen/Q"})
+    assert imported.job["spec"]["model"] == {"source": "hf://Qwen/Q"}
+    assert any("specify model.path" in line for line in imported.mapped)
+
+
+def test_relative_model_and_files_are_mapped_to_volume_paths() -> None:
+    imported = with_({"actor_rollout_ref.model.path": "./a/q", "data.train_files": "a/b.parquet"})
+    assert value_at(imported, "model.path") == f"{MOUNT}/models/a/q"
     assert value_at(imported, "data.trainFiles") == [f"{MOUNT}/a/b.parquet"]
     work = {"name": "work", "claimName": "work", "mountPath": MOUNT}
     assert value_at(imported, "volumes") == [work]

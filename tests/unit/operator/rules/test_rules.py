@@ -1056,6 +1056,12 @@ ROWS: tuple[Row, ...] = (
         with_agent(AGENT, forward=forward(["a"], ["b"], secrets=["j-1", "j.1"])),
         with_agent(AGENT, forward=forward(["a"], ["b"], secrets=["j-1", "j-1"]))),
     *(
+        Row(agent.request_depends_on_sample, Reason.AGENT_INCOMPLETE,
+            "spec.rollout.agent.request", with_agent(AGENT | {"request": request}),
+            with_agent(AGENT | {"request": {"q": "{category}"}}), severity=WARNING)
+        for request in ({}, {"q": "{question"}, ["{{question}}"])
+    ),
+    *(
         Row(agent.request_identifies_calls, Reason.AGENT_IDENTIFICATION,
             "spec.rollout.agent.request", with_agent(rejected), with_agent(accepted))
         for rejected, accepted in (
