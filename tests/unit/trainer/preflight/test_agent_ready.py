@@ -307,6 +307,22 @@ async def test_container_is_not_checked_because_it_starts_later(tmp_path: Path) 
     assert "starts after preflight" in finding.evidence
 
 
+@pytest.mark.parametrize(
+    "service",
+    [
+        {"type": "Container", "identify": "Trace", "container": {"image": "app:1"}},
+        {"type": "Http", "identify": "Trace", "url": "http://127.0.0.1:9/"},
+    ],
+    ids=["Container", "Http"],
+)
+async def test_unknown_parser_of_service_fails(service: dict[str, Any], tmp_path: Path) -> None:
+    parsers = {"toolParser": "hermess", "reasoningParser": "qwen3"}
+    finding = await checked(tmp_path, **service, **parsers)
+    assert finding.state is CheckState.FAILED
+    assert "toolParser, reasoningParser (hermess, qwen3): KeyError" in finding.evidence
+    assert "set both to parsers of vLLM" in finding.evidence
+
+
 async def test_check_requires_tokenizer_and_data(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     agent = config.rollout.agent
