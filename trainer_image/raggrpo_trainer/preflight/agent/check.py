@@ -46,6 +46,7 @@ REMEDIES: Final = {
 }
 REMEDY: Final = "correct the application; it is checked with the first row of the data"
 PARSER_REMEDY: Final = "set rollout.agent.toolParser to one of vLLM's parsers that fits the model"
+PARSERS_REMEDY: Final = "set both to parsers of vLLM that fit the model, or omit them"
 STARTS_LATER: Final = (
     "the container starts after preflight, so the first step is the first run of the application"
 )
@@ -64,8 +65,6 @@ class _Report:
 
 async def check_agent(config: TrainerConfig, agent: AgentSpec, env: Mapping[str, str]) -> Finding:
     """Run the application two or three times for the first row, with a scripted policy."""
-    if agent.type is AgentType.CONTAINER:
-        return not_evaluated(CheckId.AGENT_READY, STARTS_LATER)
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, config.model.path)
     except Exception:  # loading raises errors of any type; check ModelReadable reports them
@@ -78,6 +77,10 @@ async def check_agent(config: TrainerConfig, agent: AgentSpec, env: Mapping[str,
     name = tool_parser_name(config, agent, tokenizer)
     parser = ParserProcess(config.model.path, name, agent.reasoning_parser)
     try:
+        if agent.tool_parser or agent.reasoning_parser:
+            await parser.start()
+        if agent.type is AgentType.CONTAINER:
+            return not_evaluated(CheckId.AGENT_READY, STARTS_LATER)
         if _is_reachable_only(agent, env):
             await _check_reachable(agent, report)
         else:
@@ -90,7 +93,8 @@ async def check_agent(config: TrainerConfig, agent: AgentSpec, env: Mapping[str,
     except ParserUnavailable as error:
         names = ", ".join(filter(None, [name, agent.reasoning_parser]))
         place = f"rollout.agent.toolParser, reasoningParser ({names})"
-        report.problems.append(f"{place}: {error}; {PARSER_REMEDY}")
+        remedy = PARSERS_REMEDY if agent.reasoning_parser else PARSER_REMEDY
+        report.problems.append(f"{place}: {error}; {remedy}")
     except TrainerError as error:
         code = ExitCode(error.exit_code)
         report.problems.append(f"{_place(agent)}: {error}")
@@ -151,8 +155,6 @@ async def _run_trials(
     trials: Trials, parser: ParserProcess, report: _Report, row: Prompt, tokenizer: Tokenizer
 ) -> None:
     """Run the application with plain replies, and with a tool call if it sends tools."""
-    if trials.agent.tool_parser or trials.agent.reasoning_parser:
-        await parser.start()
     first = await trials.run()
     if first.failure is not None:
         return _add_failure(trials.agent, first, first.failure, report)
