@@ -92,9 +92,9 @@ class Reception:
             )
         self._bytes, self._waited = 0, 0.0
 
-    def add_chunk(self) -> None:
-        """Count a chunk of a body; those of a head have no minimum size."""
-        self._chunks += not self._is_head
+    def add_chunk(self, number: int = 1) -> None:
+        """Count chunks of a body; those of a head have no minimum size."""
+        self._chunks += 0 if self._is_head else number
         if self._chunks * MIN_CHUNK_BYTES > self._body_bytes + MIN_PROGRESS_BYTES:
             raise UnsuitableBody(
                 f"{self._server} sent a response in chunks of less than {MIN_CHUNK_BYTES} bytes; "

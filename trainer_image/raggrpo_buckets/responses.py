@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable
 from functools import partial
 from typing import Any
@@ -27,6 +28,17 @@ MAX_RANGE_BYTES = 64 * 2**20
 """The largest response is a range of an object; a client parses others into more memory."""
 
 
+class _ChunkEnds(deque[int]):
+    """The ends of chunks that aiohttp has received, as positions in the body."""
+
+    received = 0
+    """Number of chunks since it was last reset."""
+
+    def append(self, position: int, /) -> None:
+        self.received += 1
+        super().append(position)
+
+
 class _LimitedReader:
     """The reader of a body. Other attributes are those of aiohttp's reader."""
 
@@ -34,9 +46,16 @@ class _LimitedReader:
         self, reader: aiohttp.StreamReader, limit: BodyLimit, reception: Reception
     ) -> None:
         self._reader, self._limit, self._reception = reader, limit, reception
+        self._chunks = _ChunkEnds()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
+
+    def count_chunks(self) -> None:
+        """Count the chunks of a body with `Transfer-Encoding: chunked`, which aiohttp joins."""
+        for position in self._reader._http_chunk_splits or ():
+            self._chunks.append(position)
+        self._reader._http_chunk_splits = self._chunks
 
     async def read(self, n: int = -1) -> bytes:
         """Return at most `n` bytes, or all. Raises UnsuitableBody if they are many, or slow."""
@@ -52,6 +71,8 @@ class _LimitedReader:
         started = time.monotonic()
         content = await read
         self._reception.add_read(len(content), time.monotonic() - started)
+        self._reception.add_chunk(self._chunks.received)
+        self._chunks.received = 0
         return content
 
 
@@ -76,6 +97,8 @@ class LimitedResponse(aiohttp.ClientResponse):
         reception = Reception(self.host)
         reception.start_body()
         reader = _LimitedReader(self.content, BodyLimit(self.host, *limits), reception)
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            reader.count_chunks()
         self.content = reader  # type: ignore[assignment]
         return response
 

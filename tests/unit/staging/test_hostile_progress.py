@@ -130,9 +130,6 @@ def test_endless_interim_responses_are_limited(
 
 
 def test_chunks_of_one_byte_are_limited(opened: Opened) -> None:
-    if isinstance(opened[1], BucketRemote):
-        pytest.skip("aiohttp joins the chunks that it receives at a time")
-
     def pieces() -> Iterator[bytes]:
         yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
         while True:
