@@ -36,7 +36,7 @@ def _limited_client() -> httpx2.Client:
     hooks = client.event_hooks
     client.event_hooks = {
         "request": [*hooks["request"], _prepare],
-        "response": [*hooks["response"], _limit_body, _PageLimit().check],
+        "response": [*hooks["response"], _limit_body, _check_redirect, _PageLimit().check],
     }
     for transport in (client._transport, *client._mounts.values()):
         if transport is not None:
@@ -72,6 +72,12 @@ def _limit_body(response: httpx2.Response) -> None:
         require_plain(response.headers, hub_address())
         response.encoding = "utf-8"  # a charset such as punycode takes quadratic time
         response.stream = _LimitedStream(response.stream)
+
+
+def _check_redirect(response: httpx2.Response) -> None:
+    """Raise StagingFailed for an invalid URL, which httpx escapes: `[` becomes the host `%5B`."""
+    if response.has_redirect_location:
+        require_redirect(str(response.request.url), response.headers["Location"])
 
 
 class _WatchedStream(httpx2.SyncByteStream):  # type: ignore[misc]

@@ -260,6 +260,9 @@ def test_hub_with_tls_redirects_to_https_only(
         ("http://[::ffff:169.254.169.254]/", "a link-local address"),
         ("http://169。254。169。254/", "a link-local address"),
         ("file:///etc/passwd", "to an invalid URL"),
+        ("http://[", "to an invalid URL"),
+        ("http://a:b/", "to an invalid URL"),
+        ("http://a\t/", "redirects to one or without end"),
         (".", "without end"),
     ],
 )  # fmt: skip
