@@ -53,14 +53,14 @@ FAILURES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "revision": (
         "hf://Qwen/Qwen3-0.6B@v9",
         "UnknownRevision",
-        ("hf://Qwen/Qwen3-0.6B has no revision v9",),
+        ("hf://Qwen/Qwen3-0.6B has no revision v9", "specify a branch, tag or commit"),
     ),
     "token": ("hf://org/private", "TokenMissing", ("hf://org/private", "HF_TOKEN")),
     "gated": ("hf://org/gated", "GatedModel", ("hf://org/gated is gated; accept its conditions",)),
     "checksum": (
         "hf://org/damaged",
         "ChecksumMismatch",
-        ("damaged.safetensors differs from its checksum",),
+        ("damaged.safetensors differs from its checksum", "start again if the download was"),
     ),
     "disk": ("hf://org/huge", "DiskFull", ("hf://org/huge needs", "request more storage")),
 }

@@ -19,7 +19,11 @@ IN_CDN = "GET /cdn/.*safetensors"
 @pytest.mark.parametrize(
     ("url", "reason", "words"),
     [
-        ("hf://org/name@v9", StagingReason.UNKNOWN_REVISION, "has no revision v9"),
+        (
+            "hf://org/name@v9",
+            StagingReason.UNKNOWN_REVISION,
+            "has no revision v9; specify a branch, tag",
+        ),
         ("hf://org/other", StagingReason.TOKEN_MISSING, "does not exist, or is private"),
         ("hf://org/name/missing", StagingReason.NOT_FOUND, "has no files"),
         ("hf://org/empty", StagingReason.UNSUITABLE_CONTENT, "from_pretrained('org/empty')"),
