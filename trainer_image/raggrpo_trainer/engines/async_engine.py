@@ -11,7 +11,13 @@ from raggrpo_trainer.weights.receiver import VllmReceiver
 
 from .engine_failure import as_engine_dead, own_outputs
 from .engine_options import EngineOptions
-from .generation import Generation, GenerationRequest, sampling_params, to_generation
+from .generation import (
+    Generation,
+    GenerationRequest,
+    as_invalid_request,
+    sampling_params,
+    to_generation,
+)
 
 
 class AsyncEngine:
@@ -41,7 +47,7 @@ class AsyncEngine:
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         self._running.add(name)
         try:
-            with self._translate_death():
+            with self._translate_death(), as_invalid_request():
                 async for output in self._engine.generate(prompt, sampling_params(request), name):
                     last = output
         finally:

@@ -1,7 +1,17 @@
 """Requests and results of an engine, and their conversion to and from vLLM's types."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+
+class InvalidRequest(Exception):
+    """The engine rejected a request; it still works."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,17 @@ def sampling_params(request: GenerationRequest) -> Any:
         skip_special_tokens=False,  # a stop string may be a special token
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
+
+
+@contextmanager
+def as_invalid_request() -> Iterator[None]:
+    """Translate errors by which vLLM rejects a request into InvalidRequest."""
+    from vllm.exceptions import VLLMClientError
+
+    try:
+        yield
+    except (VLLMClientError, ValueError) as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def to_generation(output: Any, version: int) -> Generation:

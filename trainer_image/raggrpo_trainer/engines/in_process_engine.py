@@ -12,7 +12,13 @@ from raggrpo_trainer.host.large_import import large_import
 
 from .engine_failure import EngineDead, failure_reason
 from .engine_options import EngineOptions
-from .generation import Generation, GenerationRequest, sampling_params, to_generation
+from .generation import (
+    Generation,
+    GenerationRequest,
+    as_invalid_request,
+    sampling_params,
+    to_generation,
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +99,8 @@ class InProcessEngine:
         self._running[name] = future
         try:
             prompt = {"prompt_token_ids": list(request.prompt_ids)}
-            self._core.add_request(name, prompt, sampling_params(request))
+            with as_invalid_request():
+                self._core.add_request(name, prompt, sampling_params(request))
         except Exception as error:  # the request is invalid; the engine still works
             del self._running[name]
             future.set_exception(error)

@@ -9,7 +9,7 @@ from typing import Any
 
 from raggrpo_trainer.data.conversation import InvalidValue
 from raggrpo_trainer.data.tokenizer import Tokenizer, completion_text
-from raggrpo_trainer.engines.generation import Generation, GenerationRequest
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest, InvalidRequest
 
 from .calls import Session
 from .forwarding import Forwarder
@@ -155,8 +155,7 @@ class Gateway:
         if trajectory.turns and prompt.parent is None:
             trajectory.note("new rows")
         generation_request = self._generation_request(prompt, request, trajectory)
-        [future] = self._submit([generation_request])
-        generation = await future
+        generation = await self._generate(generation_request)
         _require_logprobs(generation)
         content = completion_text(generation.token_ids, self._tokenizer, self._end_ids)
         text = _without_stop(content, request.stop)
@@ -174,6 +173,14 @@ class Gateway:
             text,
             _finish_reason(generation, parsed),
         )
+
+    async def _generate(self, request: GenerationRequest) -> Generation:
+        [future] = self._submit([request])
+        try:
+            return await future
+        except InvalidRequest as error:
+            message = f"the engine rejected the request: {error.reason}"
+            raise RequestRejected(400, message, code="invalid_value") from error
 
     def _count_call(self, trajectory: Trajectory) -> None:
         limit = self._options.max_turns
@@ -203,6 +210,10 @@ class Gateway:
         self, prompt: Prompt, request: CompletionOptions, trajectory: Trajectory
     ) -> GenerationRequest:
         length, limit = len(prompt.ids), self._options.max_model_length
+        param = "prompt" if isinstance(request, CompletionRequest) else "messages"
+        if length == 0:
+            message = "the prompt has no tokens; send text"
+            raise RequestRejected(400, message, param=param, code="invalid_value")
         if length >= limit:
             message = (
                 f"the model's maximum context length is {limit} tokens, and the prompt has {length}"
@@ -210,7 +221,7 @@ class Gateway:
             raise RequestRejected(
                 400,
                 message,
-                param="messages",
+                param=param,
                 code="context_length_exceeded",
                 cause=TrajectoryCause.CONTEXT_LENGTH,
             )

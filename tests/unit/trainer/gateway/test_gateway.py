@@ -5,7 +5,7 @@ import math
 import pytest
 
 from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS
-from raggrpo_trainer.engines.generation import Generation
+from raggrpo_trainer.engines.generation import Generation, InvalidRequest
 from raggrpo_trainer.gateway import rendering
 from raggrpo_trainer.gateway.trajectory import TrajectoryCause
 from support.builders.trainer.gateway_models import (
@@ -151,6 +151,38 @@ async def test_engine_error_is_raised_on_close(serve):
     assert (await served.post(chat(USER)))[0] == 410
     with pytest.raises(RuntimeError, match="engine lost"):
         await served.gateway.close("key")
+
+
+async def test_request_that_engine_rejects_fails_only_its_trajectory(serve):
+    served = await serve(lambda _: InvalidRequest("The prompt is too odd"))
+    trajectory = served.open()
+    status, error = await served.post(chat(USER))
+    assert status == 400
+    assert "The prompt is too odd" in error["error"]["message"]
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+    await served.gateway.close("key")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/completions", {"model": "m", "prompt": ""}, "prompt"),
+        ("/chat/completions", chat({"role": "user", "content": ""}), "messages"),
+    ],
+)
+async def test_prompt_without_tokens_is_rejected(serve, path, body, param):
+    tokenizer = byte_tokenizer("{{ messages[0].content }}")
+    served = await serve(in_turn(tokenizer, "a"), tokenizer)
+    trajectory = served.open()
+    status, error = await served.post(body, path)
+    assert status == 400
+    assert error["error"]["param"] == param
+    assert "no tokens" in error["error"]["message"]
+    assert served.engine.requests == []
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+    await served.gateway.close("key")
 
 
 async def test_calls_beyond_limit_are_rejected(serve):
