@@ -41,8 +41,15 @@ class Session:
     """Time that remains for the run of the application."""
     error: Exception | None = None
     """The error of a call for which the application is not responsible."""
+    is_closed: bool = False
+    """Whether the trajectory has ended and accepts no calls."""
     _calls: list[Call] = field(default_factory=list)
     _others: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def require_open(self) -> None:
+        """Raise RequestRejected if the trajectory has ended."""
+        if self.is_closed:
+            raise _ended()
 
     def join(
         self,
@@ -56,7 +63,10 @@ class Session:
         A second completion of a retried request would be a turn that the application never uses.
         Libraries also retry without marking the request (`is_retry`); the client of the first
         request has then gone. Equal requests of connected clients are separate calls.
+
+        Raises RequestRejected if the trajectory has ended.
         """
+        self.require_open()
         equal = [call for call in self._calls if call.digest == digest]
         abandoned = [call for call in equal if call.is_abandoned]
         if repeated := abandoned or (equal[-1:] if is_retry else []):
@@ -71,8 +81,11 @@ class Session:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of work that ends with the trajectory or with its caller.
 
-        Raises RequestRejected if the trajectory ends.
+        Raises RequestRejected if the trajectory ends or has ended.
         """
+        if self.is_closed:
+            work.close()
+            raise _ended()
         task = asyncio.create_task(work)
         self._others.add(task)
         try:
@@ -83,7 +96,8 @@ class Session:
         return result_of(task)
 
     async def close(self) -> None:
-        """Cancel the calls in flight."""
+        """Cancel the calls in flight and reject later ones."""
+        self.is_closed = True
         self.trajectory.is_abandoned = any(call.is_abandoned for call in self._calls)
         tasks = [*(call.reply for call in self._calls), *self._others]
         for task in tasks:
@@ -94,5 +108,9 @@ class Session:
 def result_of(task: "asyncio.Task[T]") -> T:
     """Return the result of a finished task. Raises RequestRejected if its trajectory has ended."""
     if task.cancelled():
-        raise RequestRejected(410, "the trajectory has ended")
+        raise _ended()
     return task.result()
+
+
+def _ended() -> RequestRejected:
+    return RequestRejected(410, "the trajectory has ended")

@@ -91,8 +91,7 @@ class GatewayServer:
     async def _complete(
         self, request: web.Request, kind: type[CompletionOptions]
     ) -> web.StreamResponse:
-        session = self._session(request)
-        body = await request.read()
+        session, body = await self._read(request)
         value = parse_body(body)
         if (endpoint := self._endpoint(value)) is not None:
             return await self._forward(request, session, endpoint, value["model"], body)
@@ -130,12 +129,18 @@ class GatewayServer:
         return response
 
     async def _embed(self, request: web.Request) -> web.StreamResponse:
-        session = self._session(request)
-        body = await request.read()
+        session, body = await self._read(request)
         value = parse_body(body)
         if (endpoint := self._endpoint(value)) is None:
             raise _unsupported(request, ", or add a model with embeddings to rollout.agent.forward")
         return await self._forward(request, session, endpoint, value["model"], body)
+
+    async def _read(self, request: web.Request) -> tuple[Session, bytes]:
+        """Return the trajectory and the body of a call. Raises RequestRejected."""
+        session = self._session(request)
+        body = await request.read()
+        session.require_open()  # it may have ended while the body arrived
+        return session, body
 
     def _endpoint(self, value: Mapping[str, Any]) -> Endpoint | None:
         """Return the endpoint of the requested model, or None for the policy."""
@@ -172,14 +177,15 @@ class GatewayServer:
 
     @web.middleware
     async def _describe_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        # While the body arrives, the trajectory may end and its key pass to another one.
+        session = self._find_session(request.headers)
         try:
             return await handler(request)
         except RequestRejected as error:
             rejected = error
         except web.HTTPException as error:
             rejected = _rejection_of(request, error)
-        session = self._find_session(request.headers)
-        if session is not None and rejected.status != 410:
+        if session is not None and not session.is_closed and rejected.status != 410:
             session.trajectory.record_failure(rejected.cause, str(rejected))
         return web.json_response(rejected.body, status=rejected.status)
 

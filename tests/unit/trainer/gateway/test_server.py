@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import math
 
 import aiohttp
 import pytest
 
+from raggrpo_trainer.gateway.calls import Session
+from raggrpo_trainer.gateway.forwarding import Forwarder
+from raggrpo_trainer.gateway.model_names import Endpoint
+from raggrpo_trainer.gateway.protocol import RequestRejected
 from raggrpo_trainer.gateway.server import MAX_BODY_BYTES
-from raggrpo_trainer.gateway.trajectory import TrajectoryCause
+from raggrpo_trainer.gateway.trajectory import Trajectory, TrajectoryCause
+from raggrpo_trainer.gateway.working_time import Timer
 from support.builders.trainer.gateway_models import USER, byte_tokenizer, in_turn
 
 BODY = {"model": "m", "messages": [USER]}
@@ -70,6 +76,52 @@ async def test_call_in_flight_at_close_is_not_recorded(serve, is_streamed, keep_
             await call
     assert trajectory.turns == []
     assert (await served.post(BODY))[0] == 401
+
+
+@pytest.mark.parametrize("model", ["m", "forwarded"])
+@pytest.mark.parametrize("is_key_reused", [False, True])
+async def test_body_that_arrives_after_close_is_rejected(serve, model, is_key_reused):
+    forwarder = Forwarder([Endpoint(("forwarded",), "http://127.0.0.1:9/v1")])
+    served = await serve(texts(), forwarder=forwarder)
+    trajectory = served.open()
+    is_closed = asyncio.Event()
+
+    async def late_body():
+        body = json.dumps({**BODY, "model": model}).encode()
+        yield body[:-1]
+        await is_closed.wait()
+        yield body[-1:]
+
+    url, headers = served.url + "/chat/completions", {"Authorization": "Bearer key"}
+    call = asyncio.create_task(served.http.post(url, data=late_body(), headers=headers))
+    await asyncio.sleep(0.05)
+    await served.gateway.close("key")
+    following = served.open() if is_key_reused else trajectory
+    is_closed.set()
+    async with await call as response:
+        assert response.status == 410
+        assert "has ended" in (await response.json())["error"]["message"]
+    assert served.engine.requests == []
+    for each in (trajectory, following):
+        assert each.turns == []
+        assert each.num_calls == 0
+        assert each.failure is None
+        assert each.untrained_calls == {}
+
+
+async def test_closed_session_starts_no_calls():
+    session = Session(Trajectory("key", (1,), 1.0, 1.0), Timer(math.inf))
+    await session.close()
+    started_work = []
+
+    async def work():
+        started_work.append(1)
+
+    with pytest.raises(RequestRejected, match="has ended"):
+        session.join(b"", lambda: True, False, work)
+    with pytest.raises(RequestRejected, match="has ended"):
+        await session.run(work())
+    assert started_work == []
 
 
 @pytest.mark.parametrize(
