@@ -82,7 +82,9 @@ _BOUND: Final = regex.compile(
 )
 """Words of statements about the scale, whose numbers are not the grade."""
 _STATEMENT_END: Final = regex.compile(
-    r"\.+(?=[\s\"'*_)]|$)|[!?;\n。、]|(?<!\bactually),\s|\s(?:but|so|whereas)\s", regex.IGNORECASE
+    r"(?<!\.)\.++(?=[\s\"'*_)]|$)|[!?;\n。、]|(?<!\bactually),\s"
+    r"|\s(?:but|so|whereas)\s",
+    regex.IGNORECASE,
 )
 
 
@@ -126,7 +128,7 @@ def _plain(text: str, lowest: float, highest: float) -> str:
     scale = r"(?:\b(?:on )?(?:an? |the )?(?:scale (?:of |from |between )?)?)?"
     per = r"\s?(?:/|\b(?:out )?of)\s?(?:(?:an? )?(?:possible |(?:maximum |total )(?:of )?))?"
     for pattern, replacement in (
-        (r"\s*\n\s*", "\n"),
+        (r"(?<![^\S\n])[^\S\n]*+\n\s*+", "\n"),
         (r"[^\S\n]+", " "),
         (r"(?<=\d)\s?分", ""),
         (rf"{scale}(?<![a-z\d.,])(?:{bottom})\s?(?:to|and|[-–~到至])\s?{top}(?: scale)?", ""),

@@ -30,8 +30,7 @@ CONTENT: Final = f"{CHOICE}.message.content"
 _REASONING: Final = regex.compile(r"<(think|thinking|reasoning)>.*?(</\1>|\Z)", regex.DOTALL)
 GRADE_KEYS: Final = ("grade", "score", "rating")
 """Keys of the grade in a JSON reply; the first one that occurs is used."""
-_OBJECT: Final = regex.compile(r"\{.*\}", regex.DOTALL)
-_FENCED: Final = regex.compile(r"```(?:json)?\s*(.*?)```", regex.DOTALL)
+_FENCED: Final = regex.compile(r"```(?:json)?\s*+(.*?)```", regex.DOTALL)
 
 
 def parse_grade(spec: JudgeSpec, response: Any) -> float:
@@ -109,10 +108,10 @@ def _json(reply: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_fields)
     except ValueError:
-        embedded = _OBJECT.search(text)
-        if embedded is None:
+        start, end = text.find("{"), text.rfind("}")
+        if start < 0 or end < start:
             raise
-        return json.loads(embedded.group(), object_pairs_hook=_fields)
+        return json.loads(text[start : end + 1], object_pairs_hook=_fields)
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from raggrpo_trainer.call_failures import MAX_DETAIL, CallFailed, FailureCause
 from raggrpo_trainer.data.conversation import InvalidValue, read_conversation
 from raggrpo_trainer.data.message_formats import unsupported_format
 from raggrpo_trainer.http.reported_errors import reported_error
+from raggrpo_trainer.rewards.grade_text import grades_in
 from raggrpo_trainer.rewards.grades import MAX_CONTENT_CHARACTERS, parse_grade
 from raggrpo_trainer.rewards.rewards import final_answer
 from raggrpo_trainer.rewards.text_match import tokens
@@ -33,7 +34,7 @@ UNITS = (
     "12,34", "1 ", "1/", "1 of ", "0-", "- ", " ", "\n", "\t", "<think>", "<think></think",
     "```", "```json", "grade ", "grade is ", "I give ", "final grade ", "scale of ", "changed to ",
     "the ", "so thus ", "answer a ", "*_", "'\"", "HumanMessage(", "role=", "no error", "not ",
-    "a_", "\x1b]", "\\", "%", "1-", "or ", "=>", "$1", "1.", "<=-", "</b",
+    "a_", ".", ". ", "\x1b]", "\\", "%", "1-", "or ", "=>", "$1", "1.", "<=-", "</b",
     "\uff11", "\u7684", "\u5206",
 )  # fmt: skip
 """Starts of what the patterns look for, each repeated to fill a text."""
@@ -86,6 +87,13 @@ def test_time_for_hostile_text_is_limited(name: str) -> None:
     for unit in UNITS[:: 5 if "pattern" in name else 1]:
         with limited_time(), suppress(CallFailed, InvalidValue):
             FUNCTIONS[name](unit * (SLOW.get(name, LENGTH) // len(unit)))
+
+
+@pytest.mark.parametrize("unit", [".", ". ", " ", "\t"])
+def test_time_for_repetition_before_other_text_is_limited(unit: str) -> None:
+    text = unit * (LENGTH // 8) + "x\n"  # patterns that need the end of the text do not match
+    with limited_time():
+        assert grades_in(f"{text}Grade: 7", 0, 10) == [7]
 
 
 def test_reply_beyond_limit_has_no_grade() -> None:
