@@ -17,6 +17,8 @@ from .history_values import Record as Record
 from .history_values import parse_record, usable_values
 
 MAX_SHOWN_NAMES = 3
+MIN_LINE_BYTES = 256
+"""Bytes for which a shorter line counts, as each line takes time."""
 MEMORY_PER_BYTE = 4
 """Memory of the values of a usual history, per byte of its files."""
 _NAME = re.compile(r"metrics\.e([0-9]{1,15})\.jsonl")
@@ -71,9 +73,9 @@ def read_records(log_dir: Path) -> History:
     remaining = MAX_HISTORY_BYTES
     for epoch, path in sorted(_files(log_dir)):
         for number, line in enumerate(_lines(path, history), 1):
-            remaining -= max(len(line), json_memory(line) // MEMORY_PER_BYTE)
+            remaining -= max(MIN_LINE_BYTES, len(line), json_memory(line) // MEMORY_PER_BYTE)
             if remaining < 0:
-                limit = f"{MAX_HISTORY_BYTES:,} bytes or too many values"
+                limit = f"{MAX_HISTORY_BYTES:,} bytes or too many lines or values"
                 history.add_problem(f"{path.name}: the history has more than {limit}")
                 break
             record = _record(line, epoch, f"{path.name}, line {number}", history)

@@ -2,7 +2,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raggrpo_api.trainer.history import history_file, read_events, read_history
+import pytest
+
+from raggrpo_api.trainer import history
+from raggrpo_api.trainer.history import history_file, read_events, read_history, read_records
 
 
 def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "") -> None:
@@ -13,8 +16,8 @@ def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "
 def test_repeated_step_uses_record_of_newest_epoch(tmp_path: Path) -> None:
     write(tmp_path, 9, [{"step": step, "loss": 0.9} for step in (1, 2, 3, 4)])
     write(tmp_path, 10, [{"step": step, "loss": 0.1} for step in (3, 4, 5)])
-    history = read_history(tmp_path)
-    assert [(r["step"], r["epoch"]) for r in history] == [(1, 9), (2, 9), (3, 10), (4, 10), (5, 10)]
+    records = read_history(tmp_path)
+    assert [(r["step"], r["epoch"]) for r in records] == [(1, 9), (2, 9), (3, 10), (4, 10), (5, 10)]
 
 
 def test_history_keeps_old_steps_that_new_attempt_has_not_repeated(tmp_path: Path) -> None:
@@ -45,3 +48,12 @@ def test_history_is_empty_without_files(tmp_path: Path) -> None:
     (tmp_path / "metrics.e1.jsonl.bak").write_text('{"step": 1}\n')
     assert read_history(tmp_path) == []
     assert read_history(tmp_path / "missing") == []
+
+
+def test_short_lines_count_for_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 100_000)
+    history_file(tmp_path, 1).write_bytes(b"\n" * 50_000)
+    read = read_records(tmp_path)
+    assert read.invalid < 500
+    write(tmp_path, 1, [{"step": step} for step in range(300)])
+    assert len(read_history(tmp_path)) == 300

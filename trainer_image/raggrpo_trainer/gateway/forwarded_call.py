@@ -19,6 +19,8 @@ from .working_time import Timer, within
 
 EXCERPT_BYTES = 400
 """Length of the part of an error that failures show."""
+MAX_START_BYTES = 4096
+"""Bytes of an error in which the API key is replaced before the error is shortened."""
 PASSED_HEADERS: Final = ("Content-Type", "Retry-After", "X-Request-Id")
 PATH_PREFIX: Final = "/v1/"
 TIMEOUT_REMEDY: Final = "check the endpoint, or increase rollout.agent.timeoutSeconds"
@@ -84,14 +86,14 @@ class ForwardedCall:
         start = b""
         try:
             async for chunk in source.content.iter_any():
-                start = start or chunk[:EXCERPT_BYTES]
+                start += chunk[: MAX_START_BYTES - len(start)]
                 await response.write(chunk)
         except aiohttp.ClientError as error:
             self._record(f"the response broke off ({type(error).__name__})")
             _abort(request)
             return
         if source.status >= 400:
-            self._record(f"status {source.status}: {start.decode(errors='replace')}")
+            self._record(f"status {source.status}: {self._excerpt(start)}")
         await response.write_eof()
 
     def _record(
@@ -114,6 +116,13 @@ class ForwardedCall:
             problem = problem.replace(key, "***")
         place = f"model {self.model} at {display_url(self.endpoint.url)} (rollout.agent.forward)"
         return f"{place}: {one_line(problem, EXCERPT_BYTES)}"
+
+    def _excerpt(self, start: bytes) -> str:
+        """Return the start of an error without a part of the API key at its end."""
+        key = self.endpoint.api_key.strip()
+        text = start.decode(errors="replace")
+        parts = (key[:length] for length in range(len(key), 0, -1))
+        return text.removesuffix(next(filter(text.endswith, parts), ""))
 
 
 def _abort(request: web.Request) -> None:

@@ -1,7 +1,6 @@
 """A pool of HTTP connections. Must not depend on services or retries."""
 
 import asyncio
-import codecs
 import os
 import ssl
 from collections.abc import Mapping
@@ -23,8 +22,33 @@ IDLE_SECONDS = 4.0
 RESPONSE_HEADERS = ("content-type", "location", "retry-after")
 """Headers stored in HttpResponse, in the order of its fields."""
 
-DOMAIN_ENCODINGS = ("idna", "punycode")
-"""Encodings of domain names, whose decoding time is quadratic."""
+ENCODINGS = frozenset(
+    [
+        "ascii",
+        "big5",
+        "euc-jp",
+        "euc-kr",
+        "gb18030",
+        "gb2312",
+        "gbk",
+        "iso-8859-1",
+        "iso-8859-2",
+        "iso-8859-15",
+        "iso-2022-jp",
+        "koi8-r",
+        "latin-1",
+        "latin1",
+        "shift_jis",
+        "us-ascii",
+        "utf-16",
+        "utf-16be",
+        "utf-16le",
+        "windows-1250",
+        "windows-1251",
+        "windows-1252",
+    ]
+)
+"""Encodings of texts. Python keeps every name it has looked up, also unknown ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +64,9 @@ class HttpResponse:
 
     @property
     def text(self) -> str:
-        """The body as text; undecodable bytes are replaced."""
-        try:
-            name = codecs.lookup(self.encoding).name
-            encoding = "utf-8" if name in DOMAIN_ENCODINGS else name
-            return self.body.decode(encoding, errors="replace")
-        except (LookupError, ValueError):  # the service names an encoding that is not for text
-            return self.body.decode(errors="replace")
+        """The body as text; unknown encodings are read as UTF-8, undecodable bytes replaced."""
+        name = self.encoding.lower()
+        return self.body.decode(name if name in ENCODINGS else "utf-8", errors="replace")
 
 
 class HttpPool:

@@ -115,6 +115,27 @@ async def test_error_of_endpoint_is_recorded_without_its_key(
     assert KEY not in failure.detail
 
 
+@pytest.mark.parametrize("split", [1, len(KEY) - 1])
+@pytest.mark.parametrize("start", ["bad " * 98, "bad ", "bad " * 1024 + "ba"])
+async def test_key_in_parts_of_an_error_is_not_recorded(serve: Any, start: str, split: int) -> None:
+    async def parts() -> AsyncIterator[str]:
+        yield f'"{start}{KEY[:split]}'
+        await asyncio.sleep(0.05)
+        yield f'{KEY[split:]}"'
+
+    async def respond(_: Received) -> Response:
+        return StreamingResponse(parts(), 401)
+
+    async with serving(respond) as server:
+        served = await serve(says(), forwarder=forwarder(server.url))
+        trajectory = served.open()
+        await served.post(CHAT)
+
+    assert trajectory.failure
+    assert "bad " in trajectory.failure.detail
+    assert KEY[:3] not in trajectory.failure.detail
+
+
 async def test_redirect_is_an_error_that_names_url(serve: Any) -> None:
     async def respond(_: Received) -> Response:
         return RedirectResponse("http://elsewhere/")

@@ -1,4 +1,5 @@
 import asyncio
+import codecs
 
 import pytest
 
@@ -121,6 +122,16 @@ def test_response_text_is_decoded_with_unsuitable_encoding(encoding: str) -> Non
 @pytest.mark.parametrize("encoding", ["latin-1", "GBK", "utf-16", "windows-1252"])
 def test_response_text_is_decoded_with_its_encoding(encoding: str) -> None:
     assert HttpResponse(500, "é".encode(encoding), encoding).text == "é"
+
+
+def test_unknown_encodings_are_not_looked_up() -> None:
+    searched: list[str] = []
+    codecs.register(search := lambda name: searched.append(name))
+    try:
+        assert HttpResponse(500, b"down", "x-unknown-encoding").text == "down"
+    finally:
+        codecs.unregister(search)
+    assert searched == []
 
 
 async def test_response_that_no_parser_expects_fails_only_its_call() -> None:

@@ -41,6 +41,8 @@ from .trajectory_log import TrajectoryLog
 
 log = logging.getLogger(__name__)
 
+MAX_OUTAGES = 5
+"""Number of outages of the application during the runs of a sample after which the sample fails."""
 MAX_REPEATS = 3
 """Number of times that an interrupted run is repeated; its application may be the cause."""
 REWARD_TERM = "agent"
@@ -152,7 +154,7 @@ class AgentCollector:
         batch.ledger.record_success(SOURCE)
         return run
 
-    async def _run_once(self, batch: Batch, sample: Sample) -> _Run:
+    async def _run_once(self, batch: Batch, sample: Sample, outages: int = 0) -> _Run:
         await self._replacing.wait()
         replacing_seconds = self._replacing.seconds
         result: AgentResult | CallFailed
@@ -166,8 +168,10 @@ class AgentCollector:
                 finally:
                     await self._gateway.close(slot.key)
             result = parse_result(value, self._agent)
-        except AgentUnavailable:
-            return await self._run_once(batch, sample)
+        except AgentUnavailable as unavailable:
+            if outages < MAX_OUTAGES:
+                return await self._run_once(batch, sample, outages + 1)
+            result = unavailable.failure
         except CallFailed as failed:
             result = failed
         was_replaced = self._replacing.seconds > replacing_seconds

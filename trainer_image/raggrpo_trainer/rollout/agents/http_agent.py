@@ -75,10 +75,10 @@ class HttpAgent:
             return await service.post(Request(request), lambda response: response)
         except CallFailed as failure:
             is_down = _is_down(failure)
-            if is_down and await self._gate.wait_if_down(str(failure)):
-                raise AgentUnavailable from failure
             has_status = failure.cause is FailureCause.HTTP_STATUS
             cause = FailureCause.RAISED if has_status else failure.cause
+            if is_down and await self._gate.wait_if_down(str(failure)):
+                raise AgentUnavailable(CallFailed(cause, failure.detail)) from failure
             raise CallFailed(cause, failure.detail, transient=is_down) from failure
 
     async def is_up(self) -> bool:

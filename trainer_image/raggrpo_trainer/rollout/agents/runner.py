@@ -3,12 +3,19 @@
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
+from raggrpo_trainer.call_failures import CallFailed
+
 SOURCE: Final = "agent"
 """`SampleFailed.source` of failures of the application."""
 
 
 class AgentUnavailable(Exception):
     """The application was down during a run, and is up again: the run must be repeated."""
+
+    def __init__(self, failure: CallFailed) -> None:
+        """Store the failure of a run that is not repeated any more."""
+        super().__init__(str(failure))
+        self.failure = failure
 
 
 class AgentSlot(Protocol):

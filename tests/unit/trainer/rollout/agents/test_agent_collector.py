@@ -14,6 +14,7 @@ from venv import EnvBuilder
 import pytest
 
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.generation import Generation, GenerationRequest
 from raggrpo_trainer.engines.replacing import Replacing
@@ -23,8 +24,9 @@ from raggrpo_trainer.gateway.gateway import Gateway, GatewayOptions
 from raggrpo_trainer.gateway.model_names import Endpoint
 from raggrpo_trainer.gateway.tool_parsing import ParsedReply, SampledReply
 from raggrpo_trainer.rewards.rewards import Rewards
-from raggrpo_trainer.rollout.agents.agent_collector import AgentCollector
+from raggrpo_trainer.rollout.agents.agent_collector import MAX_OUTAGES, AgentCollector
 from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
+from raggrpo_trainer.rollout.agents.runner import AgentRunner, AgentUnavailable
 from raggrpo_trainer.rollout.agents.trajectory_log import FILE_NAME, TrajectoryLog
 from raggrpo_trainer.rollout.samples import Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import GREEDY
@@ -147,6 +149,7 @@ async def make_collector(
     engine: ScriptedEngine,
     changes: dict[str, Any],
     replacing: Replacing | None = None,
+    runner: AgentRunner | None = None,
     **agent: Any,
 ) -> AsyncIterator[AgentCollector]:
     (folder / "app.py").write_text(APPLICATION)
@@ -157,7 +160,7 @@ async def make_collector(
     forwarder = Forwarder([Endpoint(("judge",), "http://127.0.0.1:9/v1")])
     gateway = Gateway(options, tokenizer, engine.submit, UnreadableCalls(), forwarder)
     target, processes = agent.get("python", defaults["python"]), agent.get("processes", 4)
-    runner = PythonAgent(
+    runner = runner or PythonAgent(
         *(target, await gateway.start("127.0.0.1"), processes, str(folder)),
         agent.get("interpreter", ""),
     )
@@ -185,6 +188,51 @@ async def collect(
         prompts = make_prompts(*questions)
         batch = await collector.prepare(1, prompts, sampling or Sampling(n, 1.0, 1.0))
         return collector, await collector.collect(batch), engine
+
+
+class Restarting:
+    """An application that is down during its first runs, and up again each time."""
+
+    base_url = ""
+
+    def __init__(self, outages: int) -> None:
+        self.outages = outages
+        self.runs = 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator["Restarting"]:
+        self.key = f"key-{self.runs}"
+        yield self
+
+    async def run(self, _: Any) -> Any:
+        self.runs += 1
+        if self.runs <= self.outages:
+            raise AgentUnavailable(CallFailed(FailureCause.RAISED, "status 503"))
+        return {"answer": "right"}
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
+@pytest.mark.parametrize(
+    ("outages", "failure"),
+    [
+        (MAX_OUTAGES, "agent: NoModelCall"),  # the run counts
+        (10**9, "agent: Raised: status 503"),
+    ],
+)
+async def test_runs_of_an_application_that_restarts_are_limited(
+    tmp_path: Path, outages: int, failure: str
+) -> None:
+    runner = Restarting(outages)
+    async with make_collector(
+        tmp_path, ScriptedEngine(right_or_wrong), {}, runner=runner
+    ) as collector:
+        batch = await collector.prepare(1, make_prompts("q0"), Sampling(1, 1.0, 1.0))
+        [sample] = (await collector.collect(batch)).samples
+
+    assert runner.runs == MAX_OUTAGES + 1
+    assert sample.failure.startswith(failure)
 
 
 async def test_rows_of_one_call_share_a_group_and_carry_advantages(tmp_path: Path) -> None:
