@@ -1,12 +1,12 @@
 """The HTTP API of one index: Search-R1's `/retrieve`, RagChat's `/chat`, and `/healthz`.
 
-Must not load anything: the status is 503 until the loader sets the index of the `IndexHolder`. A
-call may have any number of queries. The status is 413 if the request body exceeds MAX_BODY_BYTES or
-the passages exceed MAX_RESPONSE_BYTES.
+Must not load anything: the status is 503 until the loader sets the index of the `IndexHolder`. The
+status is 413 if the request body exceeds MAX_BODY_BYTES, the passages exceed MAX_RESPONSE_BYTES, or
+the queries exceed MAX_QUERIES, MAX_QUERY_CHARACTERS or MAX_CALL_CHARACTERS.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,11 +17,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from raggrpo_api.foreign_files import exceeds_json_memory
+
 from .access import HEALTH_PATH, Access, AccessControl
 from .index import Hit, Index
 
 MAX_BODY_BYTES = 32 * 2**20
 MAX_RESPONSE_BYTES = 64 * 2**20
+MAX_VALUES_BYTES = 64 * 2**20
+"""Estimated memory of the values in a request: a million numbers, or commas of its texts."""
+MAX_QUERIES = 10_000
+MAX_QUERY_CHARACTERS = 2**18
+MAX_CALL_CHARACTERS = 2**22
+"""Maximum length of all queries of a call; each word of a query is searched for."""
 MAX_TOP_K = 1000
 TOO_LARGE = 413
 QUERY_BLOCK = 64
@@ -55,7 +63,8 @@ class RetrieveRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    queries: list[str] | None = None
+    # Only the first error is reported; millions of them need more memory than the request.
+    queries: list[str] | None = Field(None, fail_fast=True)
     query: str | None = None
     topk: int = Field(3, ge=1, le=MAX_TOP_K)
     return_scores: bool = False
@@ -115,7 +124,9 @@ def chat_response(index: Index, body: ChatRequest) -> dict[str, object]:
     the best passage has score 1, and `score_threshold` 0.95 keeps the passages within 5 % of it.
     """
     fields = (body.rewritten_query, body.user_profile, body.history_summary, body.context)
-    [hits] = index.search([" ".join(field for field in fields if field)], body.top_k)
+    query = " ".join(field for field in fields if field)
+    _require_short(query, "context")
+    [hits] = index.search([query], body.top_k)
     scored = [(hit.passage, _relative_score(hit.score, hits[0].score)) for hit in hits]
     return {
         "results": [
@@ -146,9 +157,7 @@ async def _serve(
     try:
         content = await _read(request)
         # Parsing and searching are CPU-bound; a thread keeps /healthz responsive.
-        response = await asyncio.to_thread(
-            lambda: respond(index, model.model_validate_json(content))
-        )
+        response = await asyncio.to_thread(lambda: respond(index, _parse(model, content)))
         return JSONResponse(response)
     except ValidationError as error:
         return _error_response(_bad_request(error), error_status)
@@ -172,11 +181,23 @@ async def _read(request: Request) -> bytes:
     return b"".join(chunks)
 
 
+def _parse(model: type[Body], content: bytes) -> Body:
+    """Return the request in a body. Raises TooLarge or ValidationError."""
+    if exceeds_json_memory(content, MAX_VALUES_BYTES):
+        raise TooLarge(
+            "body",
+            f"the request has too many values, which may use {MAX_VALUES_BYTES} bytes of memory; "
+            "send fewer queries",
+        )
+    return model.model_validate_json(content)
+
+
 def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
     """Return the hits of all queries. Raises TooLarge beyond MAX_RESPONSE_BYTES."""
     queries = [body.query] if body.queries is None and body.query is not None else body.queries
     if queries is None:
         raise BadRequest("queries", "the field is required; send a list of strings")
+    _require_few(queries, "query" if body.queries is None else "queries")
     results: list[list[Hit]] = []
     size = 0
     for start in range(0, len(queries), QUERY_BLOCK):
@@ -187,6 +208,25 @@ def _search(index: Index, body: RetrieveRequest) -> list[list[Hit]]:
             raise TooLarge("topk", f"{problem}; decrease topk or send fewer queries")
         results += block
     return results
+
+
+def _require_few(queries: Sequence[str], field: str) -> None:
+    """Raise TooLarge if a call has too many or too long queries."""
+    if len(queries) > MAX_QUERIES:
+        problem = f"the call has {len(queries):,} queries, limit {MAX_QUERIES:,}"
+        raise TooLarge(field, f"{problem}; send fewer queries per call")
+    for number, query in enumerate(queries):
+        _require_short(query, field if field == "query" else f"{field}.{number}")
+    size = sum(map(len, queries))
+    if size > MAX_CALL_CHARACTERS:
+        problem = f"the queries have {size:,} characters, limit {MAX_CALL_CHARACTERS:,}"
+        raise TooLarge(field, f"{problem}; send fewer queries per call")
+
+
+def _require_short(query: str, field: str) -> None:
+    if len(query) > MAX_QUERY_CHARACTERS:
+        problem = f"the query has {len(query):,} characters, limit {MAX_QUERY_CHARACTERS:,}"
+        raise TooLarge(field, f"{problem}; send a shorter query")
 
 
 def _document(hit: Hit, with_score: bool) -> dict[str, object]:

@@ -1,12 +1,14 @@
+import json
 from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from raggrpo_retriever import server
 from raggrpo_retriever.corpus import Passage
 from raggrpo_retriever.index import Bm25Index, Hit, Index
-from raggrpo_retriever.server import MAX_TOP_K, IndexHolder, build_app
+from raggrpo_retriever.server import MAX_TOP_K, IndexHolder, RetrieveRequest, build_app
 
 PASSAGES = [
     Passage("c1", "Paris is the capital of France"),
@@ -86,6 +88,59 @@ async def test_large_search_r1_request_succeeds(
     results = (await client.post("/retrieve", json=body)).json()["result"]
     assert len(results) == 2560
     assert {hits[0]["id"] for hits in results[::2]} != {hits[0]["id"] for hits in results[1::2]}
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (
+            {"queries": ["tea"] * 10_001},
+            "queries: the call has 10,001 queries, limit 10,000; send fewer queries per call",
+        ),
+        (
+            {"queries": ["tea", "a" * 262_145]},
+            "queries.1: the query has 262,145 characters, limit 262,144; send a shorter query",
+        ),
+        (
+            {"query": "a" * 262_145},
+            "query: the query has 262,145 characters, limit 262,144; send a shorter query",
+        ),
+        (
+            {"queries": ["a" * 262_144] * 17},
+            "queries: the queries have 4,456,448 characters, limit 4,194,304; "
+            "send fewer queries per call",
+        ),
+        (
+            {"queries": [1] * 1_100_000},
+            "body: the request has too many values, which may use 67108864 bytes of memory; "
+            "send fewer queries",
+        ),
+    ],
+)
+async def test_queries_beyond_limit_are_rejected_with_remedy(
+    client: httpx.AsyncClient, body: dict[str, object], error: str
+) -> None:
+    answer = await client.post("/retrieve", json=body)
+    assert (answer.status_code, answer.json()["error"]) == (413, error)
+
+
+async def test_queries_at_limits_are_searched(client: httpx.AsyncClient) -> None:
+    many = await client.post("/retrieve", json={"queries": ["tea"] * 10_000, "topk": 1})
+    long = await client.post("/retrieve", json={"queries": ["a" * 262_144] * 16})
+    assert (len(many.json()["result"]), len(long.json()["result"])) == (10_000, 16)
+
+
+async def test_context_beyond_limit_is_rejected(client: httpx.AsyncClient) -> None:
+    parts = {"context": "a" * 131_072, "user_profile": "b" * 131_072}
+    answer = await client.post("/chat", json=parts)
+    assert (answer.status_code, answer.json()["field"]) == (413, "context")
+    assert "262,145 characters, limit 262,144" in answer.json()["error"]
+
+
+def test_request_with_many_invalid_queries_has_one_error() -> None:
+    with pytest.raises(ValidationError) as raised:
+        RetrieveRequest.model_validate_json(json.dumps({"queries": [1] * 1000}))
+    assert raised.value.error_count() == 1
 
 
 @pytest.mark.row("D9")
