@@ -68,8 +68,13 @@ class GatewayServer:
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/v1/models/{name:.+}", self._show_model)
         # A handler ends with its client; the call continues for the client's retry.
+        # A decompressed body would use its memory before aiohttp compares its size with the limit.
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            app,
+            access_log=None,
+            auto_decompress=False,
+            handler_cancellation=True,
+            shutdown_timeout=1.0,
         )
 
     async def start(self, host: str | None, port: int) -> str:
@@ -180,6 +185,7 @@ class GatewayServer:
         # While the body arrives, the trajectory may end and its key pass to another one.
         session = self._find_session(request.headers)
         try:
+            _require_plain_body(request)
             return await handler(request)
         except RequestRejected as error:
             rejected = error
@@ -192,6 +198,14 @@ class GatewayServer:
 
 def _is_connected(request: web.Request) -> bool:
     return request.transport is not None and not request.transport.is_closing()
+
+
+def _require_plain_body(request: web.Request) -> None:
+    """Raise RequestRejected if the body is compressed."""
+    for encoding in request.headers.getall("Content-Encoding", ()):
+        if encoding.strip().lower() not in ("", "identity"):
+            message = f"Content-Encoding {encoding[:40]} is not supported; send a plain body"
+            raise RequestRejected(415, message, code="unsupported_encoding")
 
 
 async def _end_with_error(

@@ -1,12 +1,14 @@
 """The wire: keys, errors, streams, waiting clients and their retries."""
 
 import asyncio
+import gzip
 import json
 import math
 
 import aiohttp
 import pytest
 
+from raggrpo_trainer.gateway import server
 from raggrpo_trainer.gateway.calls import Session
 from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.model_names import Endpoint
@@ -203,6 +205,43 @@ async def test_malformed_request_names_field(serve, body, param, part):
     assert trajectory.failure
     assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
     assert served.engine.requests == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "GZIP, identity", "x-odd"])
+async def test_compressed_body_is_rejected_before_it_is_read(serve, encoding):
+    served = await serve(texts())
+    trajectory = served.open()
+    headers = {"Authorization": "Bearer key", "Content-Encoding": encoding}
+
+    async def endless():
+        yield gzip.compress(json.dumps(BODY).encode())
+        await asyncio.Event().wait()
+
+    async with served.http.post(
+        served.url + "/chat/completions", data=endless(), headers=headers
+    ) as response:
+        assert response.status == 415
+        error = (await response.json())["error"]
+    assert encoding in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+
+
+async def test_body_is_not_decompressed(serve, monkeypatch):
+    monkeypatch.setattr(server, "_require_plain_body", lambda _: None)
+    served = await serve(texts())
+    served.open()
+    body = gzip.compress(json.dumps(BODY).encode())
+    status, error = await served.post(body, content_encoding="gzip")
+    assert status == 400
+    assert "not JSON" in error["error"]["message"]
+
+
+async def test_plain_body_may_name_its_encoding(serve):
+    served = await serve(texts())
+    served.open()
+    assert (await served.post(BODY, content_encoding="identity"))[0] == 200
 
 
 async def test_too_large_body_is_rejected(serve):
