@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from raggrpo_api.foreign_files import exceeds_json_memory, parse_json
 
@@ -17,6 +17,8 @@ MAX_STOP_TEXTS = 16
 MAX_NAME_CHARACTERS = 64
 MAX_VALUE_BYTES = 64 << 20
 """Estimated memory of the values of a request, besides their texts."""
+MAX_ITEMS = 10_000
+"""Messages, content parts, tool calls and tools of a request together."""
 HARMLESS = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
@@ -111,7 +113,7 @@ class _ToolCall(_Model):
 class _ChatMessage(_Model):
     role: Annotated[str, Field(min_length=1)]
     content: Annotated[Any, BeforeValidator(_text_content)] = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: Annotated[list[_ToolCall] | None, FailFast()] = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -182,8 +184,8 @@ class CompletionRequest(CompletionOptions):
 class ChatRequest(CompletionOptions):
     """The body of `POST /v1/chat/completions`."""
 
-    message_models: Annotated[list[_ChatMessage], Field(alias="messages", min_length=1)]
-    tools: list[_Tool] | None = None
+    message_models: Annotated[list[_ChatMessage], Field(alias="messages", min_length=1), FailFast()]
+    tools: Annotated[list[_Tool] | None, FailFast()] = None
     tool_choice: Any = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -252,6 +254,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
 
 def parse_request(kind: type[Request], value: Mapping[str, Any]) -> Request:
     """Return the request in a JSON object. Raises RequestRejected."""
+    _require_few_items(value)
     try:
         request = kind.model_validate(value)
     except ValidationError as error:
@@ -259,6 +262,27 @@ def parse_request(kind: type[Request], value: Mapping[str, Any]) -> Request:
     if isinstance(request, ChatRequest):
         _require_free_variables(request.chat_template_kwargs or {})
     return request
+
+
+def _require_few_items(value: Mapping[str, Any]) -> None:
+    """Raise RequestRejected before models are built, which need much more memory than JSON."""
+    messages, tools = _items(value, "messages"), _items(value, "tools")
+    of_messages = (
+        _items(message, name)
+        for message in messages
+        if isinstance(message, dict)
+        for name in ("content", "tool_calls")
+    )
+    number = len(messages) + len(tools) + sum(map(len, of_messages))
+    if number > MAX_ITEMS:
+        parts = "messages, content parts, tool calls and tools"
+        message = f"the request has {number:,} {parts} (limit {MAX_ITEMS:,})"
+        raise RequestRejected(400, message, code="invalid_value")
+
+
+def _items(value: Mapping[str, Any], name: str) -> list[Any]:
+    items = value.get(name)
+    return items if isinstance(items, list) else []
 
 
 def _rejection(error: ValidationError) -> RequestRejected:

@@ -7,18 +7,25 @@ import math
 
 import aiohttp
 import pytest
+from pydantic import ValidationError
 
 from raggrpo_trainer.gateway import server
 from raggrpo_trainer.gateway.calls import Session
 from raggrpo_trainer.gateway.forwarding import Forwarder
 from raggrpo_trainer.gateway.model_names import Endpoint
-from raggrpo_trainer.gateway.protocol import RequestRejected
+from raggrpo_trainer.gateway.protocol import (
+    MAX_ITEMS,
+    ChatRequest,
+    RequestRejected,
+    parse_request,
+)
 from raggrpo_trainer.gateway.server import MAX_BODY_BYTES
 from raggrpo_trainer.gateway.trajectory import Trajectory, TrajectoryCause
 from raggrpo_trainer.gateway.working_time import Timer
 from support.builders.trainer.gateway_models import USER, byte_tokenizer, in_turn
 
 BODY = {"model": "m", "messages": [USER]}
+TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def texts(tokenizer=None):
@@ -264,6 +271,48 @@ async def test_body_of_many_values_is_rejected(serve, part):
     assert "too many values" in error["error"]["message"]
     assert trajectory.failure
     assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [USER] * MAX_ITEMS, "tools": [TOOL]},
+        {"messages": [1] * (MAX_ITEMS + 1)},
+        {"messages": [USER], "tools": [1] * MAX_ITEMS},
+        {"messages": [{"role": "user", "content": ["a"] * (MAX_ITEMS // 2)}] * 2},
+        {"messages": [{"role": "assistant", "tool_calls": [TOOL] * MAX_ITEMS}]},
+    ],
+    ids=["messages", "numbers", "tools", "parts", "calls"],
+)
+async def test_request_of_many_items_is_rejected_before_models_are_built(serve, monkeypatch, body):
+    monkeypatch.setattr(ChatRequest, "model_validate", None)
+    served = await serve(texts())
+    trajectory = served.open()
+    status, error = await served.post({"model": "m", **body})
+    assert status == 400
+    assert "limit 10,000" in error["error"]["message"]
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+
+
+def test_request_at_limit_of_items_is_parsed():
+    message = {"role": "user", "content": ["a"] * (MAX_ITEMS - 1)}
+    assert len(parse_request(ChatRequest, {"model": "m", "messages": [message]}).messages) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [1] * 1000},
+        {"messages": [USER], "tools": [1] * 1000},
+        {"messages": [{"role": "assistant", "tool_calls": [1] * 1000}]},
+    ],
+    ids=["messages", "tools", "calls"],
+)
+def test_validation_ends_at_first_wrong_entry(body):
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({"model": "m", **body})
+    assert caught.value.error_count() == 1
 
 
 @pytest.mark.parametrize(("name", "status"), [("gpt-4o", 200), ("gpt-5", 200), ("embed", 404)])
