@@ -7,6 +7,7 @@ matches.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -40,6 +41,8 @@ ITEMS_PATHS = ("results", "result", "hits.hits", "hits", "documents", "docs", "p
 """Default paths of the list of results, most specific first."""
 
 MAX_ITEMS = 1000
+MAX_STREAM_ITEMS = 100_000
+"""Results in all events of a stream; reading them blocks the event loop."""
 MAX_SHAPE_CHARACTERS = 480
 MAX_SHAPE_KEYS = 12
 MAX_SHAPE_DEPTH = 5
@@ -83,14 +86,16 @@ def map_response(
 
     For a stream, the results of all events that match the mapping are merged; if none matches, the
     mapping is applied to `{"events": [...]}`. With `needs_score`, a result without a score is a
-    mismatch. Raises MappingMismatch, or CallFailed (ServiceError) if the stream reports an error.
+    mismatch. Raises MappingMismatch, or CallFailed: ServiceError if the stream reports an error,
+    BadJson beyond MAX_STREAM_ITEMS.
     """
     if not isinstance(response, Stream):
         return _passages(response, mapping, needs_score)
     for error_body in response.errors:
         raise service_error(error_body)
     has_match = False
-    merged: tuple[Passage, ...] = ()
+    num_results = 0
+    merged = _MergedResults()
     for event in response.events:
         if failure := reported_failure(event):
             raise failure
@@ -104,8 +109,17 @@ def map_response(
             has_match = True
         if not passages and (error := reported_error(event)):
             raise error
-        merged = _merged(merged, passages)
-    return merged if has_match else _passages({"events": response.events}, mapping, needs_score)
+        num_results += len(passages)
+        if num_results > MAX_STREAM_ITEMS:
+            raise CallFailed(
+                FailureCause.BAD_JSON,
+                f"the events of the stream have more than {MAX_STREAM_ITEMS:,} results in total; "
+                "return fewer results, or each result only once",
+            )
+        merged.add(passages)
+    if has_match:
+        return tuple(merged.passages)
+    return _passages({"events": response.events}, mapping, needs_score)
 
 
 def shape(value: Any) -> str:
@@ -217,26 +231,38 @@ def _default_id(item: Any) -> Any:
     return None
 
 
-def _merged(earlier: tuple[Passage, ...], later: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Return `later` if it repeats the results of `earlier`, else both without duplicates.
+class _MergedResults:
+    """The results of a stream's events so far.
 
     Some services send all results so far with each event, others only the new results.
     """
-    if not later or len(later) < len(earlier):
-        repeats = False
-    else:
-        texts: dict[str, list[str]] = {}
-        for each in later:
-            texts.setdefault(each.id, []).append(each.text)
-        repeats = all(
-            any(text.startswith(each.text) for text in texts.get(each.id, ())) for each in earlier
-        )
-    if repeats:
-        return later
-    if len(earlier) == MAX_ITEMS:
-        return earlier
-    known = {(each.id, each.text) for each in earlier} if later else set()
-    return (earlier + tuple(p for p in later if (p.id, p.text) not in known))[:MAX_ITEMS]
+
+    def __init__(self) -> None:
+        self.passages: list[Passage] = []
+        self._known: set[tuple[str, str]] = set()
+
+    def add(self, later: tuple[Passage, ...]) -> None:
+        """Replace the results if `later` repeats them, else add those that are new."""
+        if len(later) >= len(self.passages) and self._are_repeated(later):
+            self.passages, self._known = [*later], {(each.id, each.text) for each in later}
+            return
+        new = [each for each in later if (each.id, each.text) not in self._known]
+        new = new[: MAX_ITEMS - len(self.passages)]
+        self.passages.extend(new)
+        self._known.update((each.id, each.text) for each in new)
+
+    def _are_repeated(self, later: tuple[Passage, ...]) -> bool:
+        """Return whether each text is the start of a text of `later` with the same id."""
+        texts = sorted((each.id, each.text) for each in later)
+        # Texts that start with a text follow it in order, so one comparison is enough for each.
+        for each in self.passages:
+            position = bisect_left(texts, (each.id, each.text))
+            if position == len(texts):
+                return False
+            id_, text = texts[position]
+            if id_ != each.id or not text.startswith(each.text):
+                return False
+        return True
 
 
 def _first(item: Any, path: str, defaults: tuple[str, ...]) -> Any:

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from raggrpo_api.spec.retrieval import RetrievalEndpoint, RetrievalSpec
+from raggrpo_api.spec.retrieval import ResponseMapping, RetrievalEndpoint, RetrievalSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.http.json_service import ONE_TRY, RetryPolicy
+from raggrpo_trainer.http.responses import Stream
 from raggrpo_trainer.progress.outages import Outages
+from raggrpo_trainer.retrieval import response_mapping
 from raggrpo_trainer.retrieval.client import RetrievalClient
 from raggrpo_trainer.retrieval.passage import Passage, Query
 from raggrpo_trainer.retrieval.protocols import request_for
+from raggrpo_trainer.retrieval.response_mapping import map_response
 from raggrpo_trainer.sample_failures import RetrievalFailed
 from support.servers.faulty_server import FaultyServer, Received, Respond, always, serving
 
@@ -272,11 +275,50 @@ HTTP: dict[str, Any] = {"role": "Retriever", "protocol": "Http", "body": "{quest
         (make_events({"documents": [A, B]}, {"documents": [B]}), ["A", "B"]),
         (make_events({"documents": [A]}, {"answer": "done"}, {"documents": []}), ["A"]),
         (make_events({"documents": []}), []),
+        (
+            make_events(
+                {"documents": [{"id": "1", "text": text} for text in ("B", "A")]},
+                {"documents": [{"id": "1", "text": text} for text in ("AB", "BC", "B-")]},
+            ),
+            ["AB", "BC", "B-"],
+        ),
+        (
+            make_events(
+                {"documents": [{"id": "1", "text": text} for text in ("B", "A")]},
+                {"documents": [{"id": "1", "text": "B"}, {"id": "2", "text": "A"}]},
+            ),
+            ["B", "A", "A"],
+        ),
     ],
 )
 async def test_stream_event_results_are_merged(text: str, expected: list[str]) -> None:
     _, result = await fetch(make_stream(text), **HTTP)
     assert [each.text for each in result] == expected
+
+
+def test_results_of_stream_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_mapping, "MAX_STREAM_ITEMS", 1000)
+    events = [[{"text": str(i)} for i in range(100)]] * 10
+    assert len(map_response(Stream([*events]), ResponseMapping())) == 100
+    with pytest.raises(CallFailed, match="more than 1,000 results in total; return fewer"):
+        map_response(Stream([*events, [{"text": "0"}]]), ResponseMapping())
+
+
+class CountingText(str):
+    """A text that counts how often it is compared."""
+
+    comparisons = 0
+
+    def startswith(self, *values: Any) -> bool:
+        CountingText.comparisons += 1
+        return super().startswith(*values)
+
+
+def test_repeated_results_with_one_id_are_compared_in_linear_time() -> None:
+    items = [{"id": "1", "text": CountingText(i)} for i in range(1000, 1500)]
+    result = map_response(Stream([items, items[::-1]]), ResponseMapping())
+    assert [each.text for each in result] == [each["text"] for each in items[::-1]]
+    assert 500 <= CountingText.comparisons <= 1000
 
 
 @pytest.mark.parametrize(
