@@ -135,7 +135,8 @@ class AgentSpec(ApiModel):
     """Request, any JSON, with {question}, {prompt}, {context}, {message_id}, columns and, if calls
     are identified by Request, {baseUrl} and {apiKey}."""
     not_secret: Annotated[bool, OPERATIONAL] = False
-    """Accept values in request that look like secrets but are not."""
+    """Accept values in request, and in url and forward except for known formats of secrets, that
+    look like secrets but are not."""
     answer: Annotated[JsonPath, MODEL] = ""
     """JSON path of the answer in the result; empty: the result if it is a text, else `answer`."""
     passages: Annotated[JsonPath, MODEL] = ""

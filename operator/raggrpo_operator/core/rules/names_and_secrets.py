@@ -6,6 +6,7 @@ from typing import Any
 
 from raggrpo_api import names
 from raggrpo_api.fields.base import SecretKeyRef
+from raggrpo_api.fields.reach import Server
 from raggrpo_api.secrets.detection import has_secret, secret_texts
 from raggrpo_api.secrets.names import SECRET_NAME_PATTERN, SECRET_QUERY_PATTERN, is_secret_name
 from raggrpo_api.secrets.values import SECRET_VALUE_PATTERNS, has_known_secret
@@ -14,6 +15,7 @@ from raggrpo_api.spec.resources import CaBundle, EnvVar, Volume
 from raggrpo_api.spec.retrieval import Header, RetrievalEndpoint
 from raggrpo_api.spec.reward import RewardFunction
 from raggrpo_operator.core.spec.called_secrets import called_secrets
+from raggrpo_operator.core.spec.marked_fields import marked_values
 from raggrpo_operator.core.spec.path_fields import is_within
 from raggrpo_operator.core.spec.violation import Reason, Violation
 
@@ -21,7 +23,8 @@ from .base.cel import is_filled, matches
 from .base.rule_input import RuleInput
 from .base.spec_rule import spec_rule, values_at
 
-_CONTAINER = "spec.rollout.agent.container"
+_AGENT = "spec.rollout.agent"
+_CONTAINER = f"{_AGENT}.container"
 ENV = ("spec.env[]", f"{_CONTAINER}.env[]")
 OTHER_TEXTS = (
     "spec.checkpoint.backup.url",
@@ -268,6 +271,7 @@ def urls_contain_no_secret(service: RetrievalEndpoint | RewardFunction) -> bool:
 def other_strings_contain_no_secret(inputs: RuleInput) -> Iterator[Violation]:
     """Reject what CEL cannot recognize: secrets in other formats, free-form JSON, other URLs."""
     yield from _other_literals(inputs)
+    yield from _agent_urls(inputs)
     for path, value, remedy in _free_json(inputs):
         for finding in secret_texts(value, path):
             rule = secret_names_have_no_value if finding.by_name else values_contain_no_secret
@@ -297,6 +301,19 @@ def _other_literals(inputs: RuleInput) -> Iterator[Violation]:
                     yield Violation(f"{path}.{rule.field}", rule.reason, message, rule.remedy)
 
 
+def _agent_urls(inputs: RuleInput) -> Iterator[Violation]:
+    """Reject what `agent_urls_contain_no_secret` cannot recognize, unless the agent accepts it."""
+    agent = inputs.spec.rollout.agent
+    if agent is None or agent.not_secret:
+        return
+    for path, _, url in marked_values(agent, Server, _AGENT):
+        is_checked = path.startswith(_CONTAINER) or has_known_secret(url)
+        if not is_checked and has_secret(url):
+            message = "the URL contains a value that looks like a secret"
+            remedy = f"remove the secret; pass it in a variable with secretKeyRef; {_OPT_OUT}"
+            yield Violation(path, Reason.SECRET_IN_PLAIN_TEXT, message, remedy)
+
+
 def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any, str]]:
     """Yield (path, value, remedy) of each free-form JSON value that may not contain a secret."""
     for index, endpoint in enumerate(inputs.spec.retrieval.endpoints):
@@ -310,4 +327,4 @@ def _free_json(inputs: RuleInput) -> Iterator[tuple[str, Any, str]]:
             yield path, judge.extra_body, _USE_HEADER
     agent = inputs.spec.rollout.agent
     if agent is not None and not agent.not_secret:
-        yield "spec.rollout.agent.request", agent.request, _USE_ENV
+        yield f"{_AGENT}.request", agent.request, _USE_ENV

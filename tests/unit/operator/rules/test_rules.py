@@ -774,6 +774,15 @@ ROWS: tuple[Row, ...] = (
         {"reward": {"functions": [{"name": "Http", "url": "https://h/hooks/SECRET"}]}},
         {"reward": {"functions": [
             {"name": "Http", "url": "https://h/hooks/SECRET", "notSecret": True}]}}),
+    *(
+        Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT, field,
+            with_agent(values, **changes), with_agent(values, **changes, notSecret=True))
+        for field, values, changes in (
+            ("spec.rollout.agent.url", SERVICE, {"url": "https://h/hooks/SECRET"}),
+            ("spec.rollout.agent.forward[1].url", AGENT,
+             {"forward": [*forward(["a"]), *forward(["b"], url=f"http://j/{RANDOM_KEY}/v1")]}),
+        )
+    ),
     Row(names_and_secrets.other_strings_contain_no_secret, Reason.SECRET_IN_PLAIN_TEXT,
         "spec.reward.functions[0].judge.extraBody.session_id",
         make_judge(extraBody={"session_id": "x"}), make_judge(extraBody={"user": "x"})),
