@@ -56,3 +56,5 @@ MAX_RECORD_BYTES: Final = 1 << 20
 """Line of a training history."""
 MAX_HISTORY_BYTES: Final = 256 << 20
 """Training history of a job; one attempt writes at most 160 MiB."""
+MAX_PASSAGES_CHARACTERS: Final = 1 << 20
+"""Characters of all passages that a sample receives from a call; prompts hold fewer."""

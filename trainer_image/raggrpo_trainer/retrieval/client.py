@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, assert_never
 
+from raggrpo_api.limits import MAX_PASSAGES_CHARACTERS
 from raggrpo_api.spec.retrieval import (
     EndpointProtocol,
     EndpointRole,
@@ -19,7 +20,7 @@ from raggrpo_api.spec.retrieval import (
     RetrievalSpec,
 )
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.call_failures import CallFailed
+from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.http.background_tasks import BackgroundTasks
 from raggrpo_trainer.http.call_statistics import CallSummary
@@ -308,7 +309,10 @@ class _Endpoint:
             ) from failure
 
     def _parse(self, response: Any, num_queries: int) -> list[Passages]:
-        """Return at most `topK` passages for each query; warn once about a surplus."""
+        """Return at most `topK` passages for each query; warn once about a surplus.
+
+        Raises CallFailed (BadJson) if those of a query exceed MAX_PASSAGES_CHARACTERS.
+        """
         results = parse_response(self.spec, response, num_queries)
         top_k, received = self.spec.top_k, max(map(len, results), default=0)
         if received > top_k and not self.surplus:
@@ -317,4 +321,17 @@ class _Endpoint:
                 f"query (topK {top_k}); the first {top_k} are used"
             )
             logger.warning("%s", self.surplus)
-        return [passages[:top_k] for passages in results]
+        used = [passages[:top_k] for passages in results]
+        for size in (sum(map(_characters, passages)) for passages in used):
+            if size > MAX_PASSAGES_CHARACTERS:
+                raise CallFailed(
+                    FailureCause.BAD_JSON,
+                    f"the passages of a query have {size:,} characters, limit "
+                    f"{MAX_PASSAGES_CHARACTERS:,}; return shorter passages or decrease topK",
+                )
+        return used
+
+
+def _characters(passage: Passage) -> int:
+    """Return the characters of a passage; without an id, the text is the id."""
+    return sum(map(len, {passage.id, passage.text}))

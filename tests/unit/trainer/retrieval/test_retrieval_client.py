@@ -511,3 +511,26 @@ async def test_retrieval_client_close_cancels_calls_in_flight() -> None:
 
     await asyncio.wait([call], timeout=10)
     assert call.cancelled()
+
+
+async def test_length_of_passages_is_limited() -> None:
+    def make(*lengths: int) -> Respond:
+        texts = [str(i) * length for i, length in enumerate(lengths)]
+        return always({"result": [[{"contents": text} for text in texts]]})
+
+    half = 2**19
+    async with (
+        serving(make(half, half, 1)) as accepted,
+        serving(make(half, half + 1)) as rejected,
+        make_client(
+            make_endpoint(accepted.url, name="accepted", topK=2),
+            make_endpoint(rejected.url, name="rejected", topK=2),
+        ) as client,
+    ):
+        passages = await client.retrieve("accepted", "tea", sample="1")
+        assert [len(each.text) for each in passages] == [half, half]
+        message = "1,048,577 characters, limit 1,048,576; return shorter passages or decrease topK"
+        with pytest.raises(RetrievalFailed, match=message) as caught:
+            await client.retrieve("rejected", "tea", sample="1")
+    assert caught.value.cause is FailureCause.BAD_JSON
+    assert not caught.value.transient

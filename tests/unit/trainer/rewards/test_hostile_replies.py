@@ -134,6 +134,14 @@ def test_number_of_passages_of_agent_is_limited() -> None:
         assert len(result.passages) == MAX_PASSAGES
 
 
+def test_length_of_passages_of_agent_is_limited() -> None:
+    accepted = parse_result({"answer": "a", "passages": ["a" * 2**19] * 2}, AGENT)
+    assert [*map(len, accepted.passages)] == [2**19, 2**19]
+    message = "passages: the passages have more than 1,048,576 characters; return fewer or shorter"
+    with pytest.raises(CallFailed, match=message):
+        parse_result({"answer": "a", "passages": ["a" * 2**19, "b" * 2**19, "c"]}, AGENT)
+
+
 def test_message_does_not_have_the_size_of_the_reply() -> None:
     names = {f"{number}{'k' * 1_000_000}": 1 for number in range(10)}
     with pytest.raises(CallFailed, match="answer is missing") as raised:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raggrpo_api.fields.json_values import values_at
+from raggrpo_api.limits import MAX_PASSAGES_CHARACTERS
 from raggrpo_api.spec.agent import AgentSpec
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
 from raggrpo_trainer.rewards.reward_value import finite_number
@@ -30,7 +31,10 @@ class AgentResult:
 
 
 def parse_result(result: Any, agent: AgentSpec) -> AgentResult:
-    """Return the parts of a result. Raises CallFailed if a part is missing or of a wrong type."""
+    """Return the parts of a result.
+
+    Raises CallFailed if a part is missing, too long or of a wrong type.
+    """
     answer = result
     if agent.answer or not isinstance(result, str):
         answer = _value_at(agent.answer or DEFAULT_ANSWER, result, "answer")
@@ -54,8 +58,18 @@ def _passages(agent: AgentSpec, result: Any) -> tuple[str, ...]:
         return ()
     matches = values_at(agent.passages, result)
     items = matches[0] if len(matches) == 1 and isinstance(matches[0], list) else matches
-    used = items[:MAX_PASSAGES]
-    return tuple(each if isinstance(each, str) else json.dumps(each) for each in used)
+    passages: list[str] = []
+    size = 0
+    for each in items[:MAX_PASSAGES]:
+        passages.append(each if isinstance(each, str) else json.dumps(each))
+        size += len(passages[-1])
+        if size > MAX_PASSAGES_CHARACTERS:
+            detail = (
+                f"{agent.passages}: the passages have more than {MAX_PASSAGES_CHARACTERS:,} "
+                "characters; return fewer or shorter passages"
+            )
+            raise CallFailed(FailureCause.WRONG_TYPE, detail)
+    return tuple(passages)
 
 
 def _value_at(path: str, result: Any, field: str) -> Any:
