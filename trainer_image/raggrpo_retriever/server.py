@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -159,6 +159,8 @@ async def _serve(
         # Parsing and searching are CPU-bound; a thread keeps /healthz responsive.
         response = await asyncio.to_thread(lambda: respond(index, _parse(model, content)))
         return JSONResponse(response)
+    except ClientDisconnect:
+        return Response(status_code=error_status)  # no client receives it
     except ValidationError as error:
         return _error_response(_bad_request(error), error_status)
     except TooLarge as error:

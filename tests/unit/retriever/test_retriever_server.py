@@ -1,5 +1,6 @@
 import json
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -55,6 +56,24 @@ async def test_single_query_without_scores_returns_bare_documents(
 ) -> None:
     answer = await client.post("/retrieve", json={"query": "tea", "topk": 1, "own": "field"})
     assert answer.json() == {"result": [[{"id": "c3", "contents": "Tea is a drink"}]]}
+
+
+@pytest.mark.parametrize("path", ["/retrieve", "/chat"])
+async def test_client_that_disconnects_while_it_sends_its_body_raises_nothing(path: str) -> None:
+    received = iter(
+        [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    )
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(received)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    await build_app(IndexHolder(Bm25Index(PASSAGES)))(scope, receive, send)
+    assert sent[0]["status"] in (400, 422)
 
 
 @pytest.mark.parametrize(

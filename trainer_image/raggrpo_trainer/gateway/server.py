@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.fields.url_host import url_host
 
 from .calls import Call, Session, result_of
 from .forwarded_call import ForwardedCall
 from .forwarding import Forwarder
+from .http_log import MAX_DETAIL_CHARACTERS, server_log
 from .keys import keys_of_request
 from .model_names import Endpoint, ModelNames
 from .protocol import (
@@ -72,6 +74,7 @@ class GatewayServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=server_log,
             auto_decompress=False,
             handler_cancellation=True,
             shutdown_timeout=1.0,
@@ -191,6 +194,9 @@ class GatewayServer:
             rejected = error
         except web.HTTPException as error:
             rejected = _rejection_of(request, error)
+        except web.RequestPayloadError as error:
+            detail = one_line(str(error), MAX_DETAIL_CHARACTERS)
+            rejected = RequestRejected(400, f"the body cannot be read: {detail}")
         if session is not None and not session.is_closed and rejected.status != 410:
             session.trajectory.record_failure(rejected.cause, str(rejected))
         return web.json_response(rejected.body, status=rejected.status)

@@ -3,11 +3,14 @@
 import asyncio
 import gzip
 import json
+import logging
 import math
 
 import aiohttp
 import pytest
+from aiohttp import web
 from pydantic import ValidationError
+from yarl import URL
 
 from raggrpo_trainer.gateway import server
 from raggrpo_trainer.gateway.calls import Session
@@ -89,11 +92,18 @@ async def test_call_in_flight_at_close_is_not_recorded(serve, is_streamed, keep_
 
 @pytest.mark.parametrize("model", ["m", "forwarded"])
 @pytest.mark.parametrize("is_key_reused", [False, True])
-async def test_body_that_arrives_after_close_is_rejected(serve, model, is_key_reused):
+async def test_body_that_arrives_after_close_is_rejected(serve, monkeypatch, model, is_key_reused):
+    is_reading, is_closed = asyncio.Event(), asyncio.Event()
+    read_body = web.Request.read
+
+    async def read(request):
+        is_reading.set()
+        return await read_body(request)
+
+    monkeypatch.setattr(web.Request, "read", read)
     forwarder = Forwarder([Endpoint(("forwarded",), "http://127.0.0.1:9/v1")])
     served = await serve(texts(), forwarder=forwarder)
     trajectory = served.open()
-    is_closed = asyncio.Event()
 
     async def late_body():
         body = json.dumps({**BODY, "model": model}).encode()
@@ -103,7 +113,7 @@ async def test_body_that_arrives_after_close_is_rejected(serve, model, is_key_re
 
     url, headers = served.url + "/chat/completions", {"Authorization": "Bearer key"}
     call = asyncio.create_task(served.http.post(url, data=late_body(), headers=headers))
-    await asyncio.sleep(0.05)
+    await is_reading.wait()
     await served.gateway.close("key")
     following = served.open() if is_key_reused else trajectory
     is_closed.set()
@@ -243,6 +253,60 @@ async def test_body_is_not_decompressed(serve, monkeypatch):
     status, error = await served.post(body, content_encoding="gzip")
     assert status == 400
     assert "not JSON" in error["error"]["message"]
+
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer key\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01 no HTTP\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nodd\r\n",
+    ],
+    ids=["no-http", "negative", "two-lengths", "chunk"],
+)
+async def test_malformed_http_is_logged_as_debug_line(serve, caplog, request_bytes):
+    caplog.set_level(logging.DEBUG)
+    served = await serve(texts())
+    served.open()
+    url = URL(served.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(request_bytes)
+    assert b" 400 " in await reader.readline()
+    writer.close()
+    assert all(record.exc_info is None for record in caplog.records)
+    assert any("malformed request" in record.message for record in caplog.records)
+    assert all(record.levelno == logging.DEBUG for record in caplog.records)
+
+
+async def test_body_that_cannot_be_read_is_rejected(serve, caplog, monkeypatch):
+    async def read(_):
+        raise web.RequestPayloadError("400, message:\n  Not enough data")
+
+    served = await serve(texts())
+    trajectory = served.open()
+    monkeypatch.setattr(web.Request, "read", read)
+    status, error = await served.post(BODY)
+    assert status == 400
+    message = "the body cannot be read: 400, message: Not enough data"
+    assert error["error"]["message"] == message
+    assert error["error"]["type"] == "invalid_request_error"
+    assert trajectory.failure
+    assert trajectory.failure.cause is TrajectoryCause.REQUEST_REJECTED
+    assert caplog.records == []
+
+
+async def test_internal_error_is_logged_with_traceback(serve, caplog, monkeypatch):
+    served = await serve(texts())
+    served.open()
+    monkeypatch.setattr(server, "model_list", None)
+    headers = {"Authorization": "Bearer key"}
+    async with served.http.get(served.url + "/models", headers=headers) as response:
+        assert response.status == 500
+    assert any(record.exc_info for record in caplog.records)
 
 
 async def test_plain_body_may_name_its_encoding(serve):
