@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 from starlette.responses import PlainTextResponse, Response
+from tokenizers import Tokenizer
 
 from raggrpo_api import limits
 from raggrpo_api.spec.lora import LoraSpec
@@ -990,6 +991,19 @@ async def test_unsuitable_embedding_model_fails_check(
     assert words in check.evidence
     assert "secret" not in check.evidence
     assert result.exit_code == ExitCode.PREFLIGHT_FAILED
+
+
+async def test_embedding_tokenizer_is_reported_with_its_own_remedy(tmp_path: Path) -> None:
+    config = make_dense_config(tmp_path)
+    file = tmp_path / "e5" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_padding(length=10**8)
+    tokenizer.save(str(file))
+
+    check = check_of(await check_config(config), CheckId.EMBEDDING_READABLE)
+
+    assert f"the tokenizer in {file.parent} pads texts to 100,000,000 tokens" in check.evidence
+    assert "save_pretrained" not in check.evidence
 
 
 @pytest.mark.parametrize(
