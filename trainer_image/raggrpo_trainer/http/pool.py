@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
@@ -18,6 +19,11 @@ from .responses import MAX_RESPONSE_BYTES, ResponseTooLarge
 
 IDLE_SECONDS = 4.0
 """How long an idle connection stays open; many servers close idle connections after 5 s."""
+
+SMALL_BODY_BYTES = 2**18
+"""Part of a body that every call may read."""
+LARGE_BODIES = 16
+"""Number of longer bodies that a pool reads at a time: 256 MiB. Other calls wait."""
 
 RESPONSE_HEADERS = ("content-type", "location", "retry-after")
 """Headers stored in HttpResponse, in the order of its fields."""
@@ -70,7 +76,15 @@ class HttpResponse:
 
 
 class HttpPool:
-    """Keeps connections open. The caller limits concurrency and time."""
+    """Keeps connections open and limits the memory of bodies.
+
+    The caller limits concurrency and time. A body that is longer than SMALL_BODY_BYTES waits for
+    one of LARGE_BODIES places, which is enough for all of it, so that waiting calls never block
+    each other.
+    """
+
+    def __init__(self) -> None:
+        self._large_bodies = asyncio.Semaphore(LARGE_BODIES)
 
     async def send(
         self,
@@ -86,7 +100,7 @@ class HttpPool:
         CallFailed if the file of `spec.caBundle` is invalid.
         """
         async with await self.open(method, url, content, headers, proxy) as response:
-            body = await _read_bounded(response)
+            body = await self._read(response)
             headers_read = [response.headers.get(name, "") for name in RESPONSE_HEADERS]
             return HttpResponse(response.status, body, response.charset or "utf-8", *headers_read)
 
@@ -112,6 +126,22 @@ class HttpPool:
         """Close all connections."""
         if "_session" in self.__dict__:  # a call created it
             await self._session.close()
+
+    async def _read(self, response: ClientResponse) -> bytes:
+        """Return the decompressed body. Raises ResponseTooLarge beyond MAX_RESPONSE_BYTES."""
+        chunks: list[bytes] = []
+        size = 0
+        async with AsyncExitStack() as place:
+            async for chunk in response.content.iter_any():
+                was_small = size <= SMALL_BODY_BYTES
+                size += len(chunk)
+                if size > MAX_RESPONSE_BYTES:
+                    response.close()
+                    raise ResponseTooLarge
+                if was_small and size > SMALL_BODY_BYTES:
+                    await place.enter_async_context(self._large_bodies)
+                chunks.append(chunk)
+            return b"".join(chunks)
 
     @cached_property
     def _session(self) -> ClientSession:
@@ -142,19 +172,6 @@ def tls_context(ca_file: str) -> ssl.SSLContext | bool:
         detail = f"spec.caBundle: {ca_file} contains no certificate in PEM format: {error}"
         raise CallFailed(FailureCause.TLS_FAILURE, detail) from error
     return context
-
-
-async def _read_bounded(response: ClientResponse) -> bytes:
-    """Return the decompressed body. Raises ResponseTooLarge beyond MAX_RESPONSE_BYTES."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_RESPONSE_BYTES:
-            response.close()
-            raise ResponseTooLarge
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def proxy_for(url: str) -> str | None:

@@ -4,6 +4,7 @@ import codecs
 import pytest
 
 from raggrpo_trainer.call_failures import CallFailed, FailureCause
+from raggrpo_trainer.http import pool
 from raggrpo_trainer.http.json_service import JsonService, Request, RetryPolicy
 from raggrpo_trainer.http.pool import HttpPool, HttpResponse, proxy_for
 
@@ -95,6 +96,42 @@ async def test_connections_closed_by_server_are_replaced() -> None:
     server.close()
 
     assert len(heads) == 20
+
+
+async def test_large_bodies_are_read_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "LARGE_BODIES", 2)
+    sizes = [pool.SMALL_BODY_BYTES + 1, pool.SMALL_BODY_BYTES - 1]  # and a space
+    large, small = [f'"{"a" * (size - 2)}"'.encode() for size in sizes]
+    may_end = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        body = small if path == b"/small" else large
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 1) + body)
+        if path == b"/open":
+            await may_end.wait()
+        writer.write(b" ")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    http = HttpPool()
+
+    async def call(path: str, seconds: float = 30) -> int:
+        return await make_service(http, url + path).post_once(Request({}), len, seconds)
+
+    opened = [asyncio.create_task(call("/open")) for _ in range(2)]
+    await asyncio.sleep(1)
+    assert await call("/small") == len(small) - 2
+    with pytest.raises(CallFailed, match="no response within 1 s"):
+        await call("/large", 1)
+    waiting = asyncio.create_task(call("/large"))
+    may_end.set()
+    assert await asyncio.gather(*opened, waiting) == [len(large) - 2] * 3
+    assert await asyncio.gather(*(call("/large") for _ in range(4))) == [len(large) - 2] * 4
+    await http.close()
+    server.close()
 
 
 async def test_cookies_are_ignored() -> None:
