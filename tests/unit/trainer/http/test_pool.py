@@ -107,7 +107,8 @@ async def test_large_bodies_are_read_by_turns(monkeypatch: pytest.MonkeyPatch) -
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
         body = small if path == b"/small" else large
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 1) + body)
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % (len(body) + 1) + body)
         if path == b"/open":
             await may_end.wait()
         writer.write(b" ")
