@@ -1,5 +1,6 @@
 """Diagnose failed calls: cause, detail, and whether a retry may succeed. Does no I/O."""
 
+import ipaddress
 import ssl
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -28,6 +29,11 @@ UNREACHABLE: Final = (
 )
 """Causes of calls without a response."""
 
+METADATA_HOSTS: Final = frozenset(
+    {"100.100.100.200", "192.0.0.192", "fd00:ec2::254", "metadata", "metadata.google.internal"}
+)
+"""Metadata services of clouds that are not at link-local addresses."""
+
 UNKNOWN_AUTHORITY_CODES: Final = frozenset({18, 19, 20, 21})
 """Results of OpenSSL's X509_verify_cert for certificates of unknown authorities."""
 CA_REMEDY: Final = (
@@ -42,9 +48,10 @@ def is_transient_status(status: int) -> bool:
 
 
 def redirect_target(response: HttpResponse, url: str) -> str:
-    """Return the target of a redirect from `url`, or "" if the response is not a redirect.
+    """Return the target of a redirect from `url`, or "" if there is none that `url` may become.
 
-    The target contains no secrets and no query; on the same server, it is only the path.
+    The target contains no secrets and no query; on the same server, it is only the path. A target
+    that is not HTTP, or is a link-local address or metadata service, must not be recommended.
     """
     if not 300 <= response.status < 400 or not response.location:
         return ""
@@ -56,9 +63,22 @@ def redirect_target(response: HttpResponse, url: str) -> str:
         return ""
     if (target.scheme, target.netloc) == (source.scheme, source.netloc):
         return display_path(target.path, host)
+    if target.scheme not in ("http", "https") or not host or _is_link_local(host):
+        return ""
     return display_url(
         f"{target.scheme}://{url_host(host)}{f':{port}' if port else ''}{target.path}"
     )
+
+
+def _is_link_local(host: str) -> bool:
+    """Return whether a host is a link-local address or a metadata service; resolves no names."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower().rstrip(".") in METADATA_HOSTS
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address.is_link_local or str(address) in METADATA_HOSTS
 
 
 def is_html(response: HttpResponse) -> bool:

@@ -133,6 +133,10 @@ def _loads(text: str) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("the response is nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's limit, whose message suggests to change the interpreter
+        raise ValueError("a number in the response has too many digits") from None
     _require_shallow(value)
     if _SURROGATE_ESCAPE.search(text):  # no tokenizer encodes half a pair
         value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))

@@ -77,6 +77,34 @@ async def test_redirect_with_invalid_location_is_reported_with_status() -> None:
     assert failure.detail == "307 ''"
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "ftp://other.example/chat",
+        "http://169.254.169.254/latest",
+        "http://[fe80::1%25eth0]/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://[fd00:ec2::254]/",
+        "http://100.100.100.200/",
+        "http://metadata.google.internal./computeMetadata",
+    ],
+)
+async def test_unsuitable_target_of_redirect_is_not_recommended(location: str) -> None:
+    failure = await failure_of(make_responder(307, location=location))
+    assert failure.detail == "307 ''"
+
+
+async def test_long_number_is_reported_without_hint_about_interpreter() -> None:
+    async def respond(_: Received) -> Response:
+        return Response(b'{"score": %s}' % (b"1" * 5000), media_type="application/json")
+
+    failure = await failure_of(respond)
+    assert failure.cause is FailureCause.BAD_JSON
+    assert failure.detail == "a number in the response has too many digits"
+
+
 @pytest.mark.parametrize("status", [200, 204])
 async def test_empty_response_is_reported_as_bad_json(status: int) -> None:
     failure = await failure_of(make_responder(status))
