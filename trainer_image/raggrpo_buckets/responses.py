@@ -13,6 +13,7 @@ from xml.parsers.expat import ExpatError, ParserCreate
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import HTTPClientError
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from raggrpo_api.foreign_bodies import (
     MAX_BODY_BYTES,
@@ -26,6 +27,9 @@ from raggrpo_api.foreign_bodies import (
 
 MAX_RANGE_BYTES = 64 * 2**20
 """The largest response is a range of an object; a client parses others into more memory."""
+
+
+REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class _ChunkEnds(deque[int]):
@@ -80,7 +84,12 @@ class LimitedResponse(aiohttp.ClientResponse):
     """A response whose head and body are limited, and whose server must make progress."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Read the headers."""
+        """Read the headers.
+
+        Raises UnsuitableBody for a redirect: aiohttp would follow it to any server, and send
+        `X-Amz-Security-Token` and the body of an upload there. The client of S3 finds the region of
+        a bucket by itself.
+        """
         try:
             async with asyncio.timeout(MAX_HEAD_SECONDS) as deadline:
                 response = await super().start(connection)
@@ -92,6 +101,15 @@ class LimitedResponse(aiohttp.ClientResponse):
                 f"{MAX_HEAD_SECONDS:.0f} s; start again later",
                 is_transient=True,
             ) from error
+        if self.status in REDIRECTS and (target := self.headers.get("Location")):
+            if "x-amz-bucket-region" not in self.headers:
+                raise UnsuitableBody(
+                    f"{self.host} redirects to {urlsplit(target).netloc or target}; if you trust "
+                    "that server, use it as the endpoint of the store"
+                )
+            kept = [(name, value) for name, value in self.headers.items() if name != "Location"]
+            self._headers = CIMultiDictProxy(CIMultiDict(kept))
+            self._cache.pop("headers", None)
         is_range = self.ok and "Range" in self.request_info.headers
         limits = (MAX_RANGE_BYTES, math.inf) if is_range else (MAX_BODY_BYTES, MAX_BODY_SECONDS)
         reception = Reception(self.host)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -15,6 +15,7 @@ from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
 from support.servers.hub_server import HubHandler, HubServer
 
+REGION = "x-amz-bucket-region"
 schemes = pytest.mark.parametrize("scheme", ["s3", "gs"])
 
 
@@ -62,6 +63,18 @@ def test_endless_response_is_limited(store: HubServer, scheme: str) -> None:
 def test_endless_error_is_limited(store: HubServer, scheme: str) -> None:
     respond(store, lambda handler: handler.answer_endlessly(400))
     assert f"more than {MAX_BODY_BYTES:,} bytes" in str(failure(scheme))
+
+
+@pytest.mark.parametrize(("scheme", "region"), [("s3", {}), ("s3", {REGION: "x"}), ("gs", {})])
+def test_redirects_to_other_servers_are_not_followed(
+    store: HubServer, scheme: str, region: dict[str, str]
+) -> None:
+    with HubServer() as other:
+        location = {"Location": f"{other.url}/bucket", **region}
+        respond(store, lambda handler: handler.answer(307, None, location, b""))
+        problem = str(failure(scheme))
+        assert region or f"127.0.0.1 redirects to {urlsplit(other.url).netloc}; if you" in problem
+        assert other.requests == []
 
 
 GCS_PAGE = {"kind": "storage#objects", "prefixes": ["backups/a/"], "nextPageToken": "more"}
