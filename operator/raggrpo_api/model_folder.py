@@ -3,6 +3,7 @@
 Libraries allocate what config.json specifies, follow links, and wait for pipes.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,6 +71,11 @@ _SIZES = (
     "n_positions",
 )
 """Fields whose value is null, a nonnegative integer, or a list of them."""
+_NUMBERS = frozenset(
+    {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"}
+    | {"rope_theta", "rotary_emb_base", "initializer_range", "attention_dropout", "attn_pdrop"}
+)
+"""Fields whose value is null, a nonnegative number, or contains several of them."""
 _LIMITS = {"num_labels": 100_000}
 """Fields with a lower limit."""
 _TOKENS = {name: -1 for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -331,5 +337,14 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
     for each in value if isinstance(value, list) else [value]:
         if is_size and each is not None and (type(each) is not int or each < _TOKENS.get(name, 0)):
             yield f"{path} is {each!r:.40} instead of an integer"
+        elif name in _NUMBERS and not _is_nonnegative(each):
+            yield f"{path} is {each!r:.40} instead of a number of at least 0"
         elif (is_size or most < MAX_SIZE) and isinstance(each, int) and each > most:
             yield f"{path} is {each!r:.40}, more than {most:,}"
+
+
+def _is_nonnegative(value: object) -> bool:
+    """Return whether a value is a finite number of at least 0, or null or an object."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value is None or isinstance(value, dict)
+    return 0 <= value < math.inf

@@ -1,6 +1,7 @@
 """Model folders made to exhaust memory, to hang or to read files elsewhere."""
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,10 @@ CASES: dict[str, Make] = {
     "width of 2**40": changed(hidden_size=2**40),
     "vocabulary of 1e300": changed(vocab_size=1e300),
     "no context": changed(max_position_embeddings=0),
+    "epsilon as text": changed(rms_norm_eps="x"),
+    "epsilon that is NaN": changed(rms_norm_eps=math.nan),
+    "negative rotary base": changed(rope_parameters={"rope_theta": -1}),
+    "infinite rotary base": changed(rope_theta=math.inf),
     "nested layers": changed(text_config={"num_hidden_layers": 10**9}),
     "number beyond 2**53": changed(rope_theta=10**400),
     "end token as text": written(GENERATION, '{"eos_token_id": ["</s>"]}'),
