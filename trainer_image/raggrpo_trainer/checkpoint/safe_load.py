@@ -39,8 +39,10 @@ MAX_ITEM_BYTES = 8
 def load_into(state: dict[str, Any], reader: "SafeReader") -> None:
     """Load a checkpoint into a state dict in place (collective).
 
-    Raises ValueError if a file is missing, damaged or contains anything but state.
+    Raises ValueError if a file is missing, damaged or contains anything but state, and OSError if
+    the metadata cannot be read.
     """
+    reader.read_metadata()  # `load` would log the traceback of an error
     try:
         load(state, storage_reader=reader, planner=_SafePlanner())
     except CheckpointException as failed:

@@ -126,6 +126,20 @@ def test_metadata_without_state_is_rejected(tmp_path: Path, content: bytes) -> N
         SafeReader(tmp_path).read_metadata()
 
 
+@pytest.mark.parametrize("content", [None, b"not a pickle"])
+def test_damaged_metadata_is_reported_without_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    folder = make_checkpoint(tmp_path / "saved", {"optimizer": {"lr": 0.1}})
+    if content is None:
+        (folder / ".metadata").unlink()
+    else:
+        (folder / ".metadata").write_bytes(content)
+    with pytest.raises(ValueError, match=r"\.metadata (is not a regular file|cannot be read)"):
+        load_into({"optimizer": {"lr": 0.1}}, SafeReader(folder))
+    assert [each for each in caplog.records if each.exc_info] == []
+
+
 @pytest.mark.parametrize("name", ["../other", "/etc/hostname", "link", "fifo"])
 def test_shard_outside_folder_is_not_read(tmp_path: Path, name: str) -> None:
     folder = make_checkpoint(tmp_path / "saved", make_state())
