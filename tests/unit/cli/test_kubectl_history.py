@@ -71,17 +71,17 @@ async def test_reading_stops_when_history_exceeds_limit(monkeypatch: pytest.Monk
 
     def send(output: Output) -> None:
         nonlocal sent
-        for line in repeat(b'{"step":1}\n', 1000):
+        for line in repeat(b'{"step":1}'.ljust(299) + b"\n", 1000):
             sent += len(line)
             output(line)
 
-    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 100)
-    monkeypatch.setattr(records, "MAX_HISTORY_BYTES", 100)
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 1000)
+    monkeypatch.setattr(records, "MAX_HISTORY_BYTES", 1000)
     run = await read(monkeypatch, send)
 
-    assert sent == 110
+    assert sent == 1200
     assert len(run.history) == 1
-    assert "has more than 100 bytes" in run.problem
+    assert "has more than 1,000 bytes" in run.problem
 
 
 def test_output_of_pod_is_limited() -> None:
