@@ -328,13 +328,11 @@ def test_adapters_are_on_again_after_an_error(model: Path) -> None:
     assert torch.equal(adapted(ids).logits, expected)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "backend",
-    [
-        "aot_eager",  # traces as the default does, without minutes of a C++ compiler
-        pytest.param("inductor", marks=pytest.mark.long),
-    ],
+    ["aot_eager", "inductor"],  # the first one traces as the second does, without a C++ compiler
 )
 def test_compiled_layers_train_like_plain_ones(
     model: Path, monkeypatch: pytest.MonkeyPatch, backend: str
