@@ -1,16 +1,14 @@
 """Which redirects are followed, and which server answered in the end."""
 
-import ipaddress
 import socket
 from urllib.parse import urljoin, urlsplit
 
+from raggrpo_api.link_local import is_link_local
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import StagingFailed, causes
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_METADATA = {"100.100.100.200", "192.0.0.192", "fd00:ec2::254"}
-"""Metadata services of clouds at addresses that are not link-local."""
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
@@ -53,7 +51,7 @@ def require_redirect(url: str, target: str) -> None:
         problem = "to an invalid URL"
     elif urlsplit(url).scheme == "https" != scheme:
         problem = "to a URL that is not https"
-    elif host != urlsplit(url).hostname and is_link_local(host):
+    elif host != urlsplit(url).hostname and resolves_to_link_local(host):
         problem = f"to {host}, a link-local address or metadata service"
     else:
         return
@@ -63,7 +61,7 @@ def require_redirect(url: str, target: str) -> None:
     )
 
 
-def is_link_local(host: str) -> bool:
+def resolves_to_link_local(host: str) -> bool:
     """Return whether a host has a link-local address or that of a metadata service.
 
     Names that cannot be resolved here are left to the proxy, or to the request, which fails.
@@ -72,13 +70,7 @@ def is_link_local(host: str) -> bool:
         resolved = {each[4][0] for each in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return any(_is_link_local(ipaddress.ip_address(each)) for each in resolved)
-
-
-def _is_link_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return address.is_link_local or str(address) in _METADATA
+    return any(is_link_local(str(each)) for each in resolved)
 
 
 def other_server_denied(url: str, server: str, source: object, status: int) -> StagingFailed:

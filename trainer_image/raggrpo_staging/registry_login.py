@@ -6,7 +6,7 @@ from oras.auth.utils import parse_auth_header
 from raggrpo_api.trainer.staging import StagingReason
 
 from .failures import StagingFailed, status_failure
-from .redirects import is_link_local, origin, server_of
+from .redirects import origin, resolves_to_link_local, server_of
 from .retries import retry_after
 
 
@@ -52,7 +52,7 @@ def _require_realm(url: str, realm: str) -> None:
         problem = "requests a login without a valid realm"
     elif registry_scheme == "https" != scheme:
         problem = f"requests a login at {host}, which is not https"
-    elif host != registry_host and is_link_local(host):
+    elif host != registry_host and resolves_to_link_local(host):
         problem = f"requests a login at {host}, a link-local address or metadata service"
     else:
         return

@@ -1,6 +1,5 @@
 """Diagnose failed calls: cause, detail, and whether a retry may succeed. Does no I/O."""
 
-import ipaddress
 import ssl
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,6 +10,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 
 from raggrpo_api.fields.url_host import url_host
+from raggrpo_api.link_local import is_link_local
 from raggrpo_api.secrets.redaction import display_path, display_url
 from raggrpo_trainer.call_failures import FailureCause
 
@@ -28,11 +28,6 @@ UNREACHABLE: Final = (
     FailureCause.DNS_FAILURE,
 )
 """Causes of calls without a response."""
-
-METADATA_HOSTS: Final = frozenset(
-    {"100.100.100.200", "192.0.0.192", "fd00:ec2::254", "metadata", "metadata.google.internal"}
-)
-"""Metadata services of clouds that are not at link-local addresses."""
 
 UNKNOWN_AUTHORITY_CODES: Final = frozenset({18, 19, 20, 21})
 """Results of OpenSSL's X509_verify_cert for certificates of unknown authorities."""
@@ -63,22 +58,11 @@ def redirect_target(response: HttpResponse, url: str) -> str:
         return ""
     if (target.scheme, target.netloc) == (source.scheme, source.netloc):
         return display_path(target.path, host)
-    if target.scheme not in ("http", "https") or not host or _is_link_local(host):
+    if target.scheme not in ("http", "https") or not host or is_link_local(host):
         return ""
     return display_url(
         f"{target.scheme}://{url_host(host)}{f':{port}' if port else ''}{target.path}"
     )
-
-
-def _is_link_local(host: str) -> bool:
-    """Return whether a host is a link-local address or a metadata service; resolves no names."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host.lower().rstrip(".") in METADATA_HOSTS
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return address.is_link_local or str(address) in METADATA_HOSTS
 
 
 def is_html(response: HttpResponse) -> bool:
