@@ -79,8 +79,12 @@ class Variables:
 
     def snapshot(self) -> dict[str, Variable]:
         """Return a copy of the variables, for a branch or a subshell."""
-        self._count(len(self.current))
-        return dict(self.current)
+        return self.copy(self.current)
+
+    def copy(self, variables: Mapping[str, Variable]) -> dict[str, Variable]:
+        """Return a copy of a snapshot, for another branch."""
+        self._count(len(variables))
+        return dict(variables)
 
     def set_text(self, name: str, text: str) -> None:
         """Assign a text to a variable."""
@@ -118,8 +122,9 @@ class Variables:
     def merge(self, ends: Sequence[dict[str, Variable]]) -> None:
         """Merge the variables at the ends of alternative branches."""
         self.current = {}
-        self._count(sum(map(len, ends)))
-        for name in dict.fromkeys(name for end in ends for name in end):
+        names = dict.fromkeys(name for end in ends for name in end)
+        self._count(len(names) * len(ends))
+        for name in names:
             values = list(dict.fromkeys(end.get(name) for end in ends))
             given = [each for each in values if each is not None]
             if len(values) == 1:

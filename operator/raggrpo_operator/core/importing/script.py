@@ -255,7 +255,7 @@ class _Evaluator:
     def _branch(self) -> None:
         scope = self._scopes[-1]
         scope.ends.append(self.variables.current)
-        self.variables.current = dict(scope.before)
+        self.variables.current = self.variables.copy(scope.before)
 
     def _close(self, *kinds: str) -> None:
         if not self._is_in(*kinds):

@@ -206,6 +206,21 @@ def test_loop_over_single_word_sets_variable() -> None:
     assert script == Script(overrides={"data.a": 7})
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        # Each branch starts with a copy of all variables.
+        "\n".join([*[f"A{i}=" for i in range(1000)], "case x in", *["a) ;;"] * 1000]),
+        # After the branches, each variable is compared with its value in each of them.
+        "\n".join(["case x in", *[f"a) A{i}=1 ;;" for i in range(1000)], "esac"]),
+    ],
+    ids=["copies", "comparisons"],
+)
+def test_variables_of_branches_are_limited(script: str) -> None:
+    with pytest.raises(Unreadable, match="expand to more than"):
+        read_script(script)
+
+
 def test_empty_variable_expands_to_nothing_and_empty_quotes_to_empty_word() -> None:
     script = read_script(f"E=\nfor N in $E 7; do\n{RUN} data.a=$N\ndone\n")
     assert script == Script(overrides={"data.a": 7})
