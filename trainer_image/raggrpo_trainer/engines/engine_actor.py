@@ -25,7 +25,7 @@ from .async_engine import AsyncEngine
 from .engine import Engine
 from .engine_failure import EngineDead, as_engine_dead, failure_reason, own_outputs
 from .engine_options import EngineOptions
-from .generation import Generation, GenerationRequest
+from .generation import Generation, GenerationRequest, InvalidRequest
 from .in_process_engine import InProcessEngine
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,11 @@ class RolloutActor:
 
     async def generate(
         self, epoch: int, requests: Sequence[GenerationRequest]
-    ) -> AsyncIterator[list[tuple[int, Generation]]]:
-        """Yield batches of (index of the request, completion) as completions finish."""
+    ) -> AsyncIterator[list[tuple[int, Generation | InvalidRequest]]]:
+        """Yield batches of (index of the request, outcome) as requests finish.
+
+        An invalid request does not end the others.
+        """
         self._check(epoch)
         tasks = {
             asyncio.ensure_future(self._finish(i, awaitable))
@@ -141,8 +144,13 @@ class RolloutActor:
             raise StaleEpoch(f"epoch {epoch} was superseded by epoch {self._epoch}")
 
     @staticmethod
-    async def _finish(index: int, result: Awaitable[Generation]) -> tuple[int, Generation]:
-        return index, await result
+    async def _finish(
+        index: int, result: Awaitable[Generation]
+    ) -> tuple[int, Generation | InvalidRequest]:
+        try:
+            return index, await result
+        except InvalidRequest as error:
+            return index, error
 
 
 def options_digest(options: EngineOptions) -> str:

@@ -14,8 +14,8 @@ from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.engines.engine_actor import EngineInfo, options_digest
 from raggrpo_trainer.engines.engine_failure import EngineDead
 from raggrpo_trainer.engines.engine_options import engine_options
-from raggrpo_trainer.engines.engine_pool import MAX_REPLACEMENTS, EnginePool
-from raggrpo_trainer.engines.generation import Generation, GenerationRequest
+from raggrpo_trainer.engines.engine_pool import BATCH_SECONDS, MAX_REPLACEMENTS, EnginePool
+from raggrpo_trainer.engines.generation import Generation, GenerationRequest, InvalidRequest
 from raggrpo_trainer.errors import TrainerError
 from raggrpo_trainer.host.placement import Placement
 from raggrpo_trainer.host.pod_processes import PodProcess
@@ -29,6 +29,7 @@ from raggrpo_trainer.weights.transfer import (
 from support.builders.trainer.reports import make_config
 
 NO_WEIGHTS = -1
+EMPTY = InvalidRequest("the prompt is empty")
 REQUESTS = [GenerationRequest((1, 2), 4, 1.0, seed) for seed in range(2)]
 
 
@@ -44,6 +45,7 @@ class FakeEngine:
         self.error: Exception | type[Exception] = ActorDiedError
         self.version = NO_WEIGHTS
         self.num_loads = 0
+        self.calls: list[Sequence[GenerationRequest]] = []
         self.generate = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._generate))
 
     def __getattr__(self, name: str) -> Any:
@@ -80,10 +82,12 @@ class FakeEngine:
 
     async def _generate(
         self, _epoch: int, requests: Sequence[GenerationRequest]
-    ) -> AsyncIterator[Awaitable[list[tuple[int, Generation]]]]:
-        for i, _ in enumerate(requests):
+    ) -> AsyncIterator[Awaitable[list[tuple[int, Generation | InvalidRequest]]]]:
+        self.calls.append(requests)
+        for i, request in enumerate(requests):
             self._check()
-            yield asyncio.sleep(0, [(i, Generation((1,), (0.0,), "stop", self.version))])
+            outcome = Generation((1,), (0.0,), "stop", self.version)
+            yield asyncio.sleep(0, [(i, outcome if request.prompt_ids else EMPTY)])
 
 
 class FakeRay:
@@ -239,6 +243,36 @@ async def test_requests_submitted_alone_take_turns_on_engines(
     served = [await pool.submit([REQUESTS[0]])[0] for _ in range(4)]
 
     assert [each.policy_version for each in served] == [1, 2, 1, 2]
+
+
+async def test_requests_submitted_alone_at_about_the_same_time_share_a_call(
+    fake: FakeRay, tmp_path: Path
+) -> None:
+    pool = await make_pool(tmp_path)
+    [engine] = fake.started
+    [first], [canceled], [last] = (pool.submit([replace(REQUESTS[0], seed=i)]) for i in range(3))
+    canceled.cancel()
+
+    await asyncio.gather(first, last)
+    await pool.submit([replace(REQUESTS[0], seed=3)])[0]
+
+    assert [[request.seed for request in call] for call in engine.calls] == [[0, 2], [3]]
+
+
+async def test_canceled_request_is_not_sent(fake: FakeRay, tmp_path: Path) -> None:
+    pool = await make_pool(tmp_path)
+    pool.submit([REQUESTS[0]])[0].cancel()
+    await asyncio.sleep(2 * BATCH_SECONDS)
+    assert fake.started[0].calls == []
+
+
+async def test_invalid_request_fails_alone(fake: FakeRay, tmp_path: Path) -> None:
+    pool = await make_pool(tmp_path)
+    requests = [REQUESTS[0], replace(REQUESTS[0], prompt_ids=()), REQUESTS[1]]
+    first, invalid, last = await asyncio.gather(*pool.submit(requests), return_exceptions=True)
+    assert isinstance(first, Generation)
+    assert invalid is EMPTY
+    assert isinstance(last, Generation)
 
 
 async def test_requests_with_equal_affinity_go_to_same_engine_or_its_replacement(

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import RayTaskError
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from raggrpo_trainer.engines.async_engine import AsyncEngine
+from raggrpo_trainer.engines.engine_actor import RolloutActor
 from raggrpo_trainer.engines.generation import (
+    Generation,
     GenerationRequest,
     InvalidRequest,
     as_invalid_request,
@@ -20,6 +21,7 @@ from raggrpo_trainer.engines.generation import (
 from raggrpo_trainer.engines.in_process_engine import InProcessEngine
 
 REQUEST = GenerationRequest((), 1, temperature=1.0, seed=0)
+COMPLETION = Generation((1,), (0.0,), "stop", 0)
 
 
 def reject(*_: Any) -> Any:
@@ -43,11 +45,23 @@ def test_engine_failure_is_not_converted_to_invalid_request(error: Exception) ->
         raise error
 
 
-def test_invalid_request_of_actor_keeps_reason() -> None:
-    cause = pickle.loads(pickle.dumps(InvalidRequest("too long")))
-    raised = RayTaskError("generate", "Traceback …", cause).as_instanceof_cause()
-    assert isinstance(raised, InvalidRequest)
-    assert raised.reason == "too long"
+async def test_actor_returns_invalid_request_next_to_completions() -> None:
+    actor: Any = object.__new__(RolloutActor)
+    actor._dead, actor._epoch = None, 0
+    actor._engine = SimpleNamespace(start=lambda _: [completed(), rejected()])
+    outcomes = {i: outcome async for batch in actor.generate(0, []) for i, outcome in batch}
+    assert outcomes[0] == COMPLETION
+    received = pickle.loads(pickle.dumps(outcomes[1]))
+    assert isinstance(received, InvalidRequest)
+    assert received.reason == "too long"
+
+
+async def completed() -> Generation:
+    return COMPLETION
+
+
+async def rejected() -> Generation:
+    raise InvalidRequest("too long")
 
 
 async def test_async_engine_raises_invalid_request() -> None:
