@@ -157,6 +157,10 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(content, object_pairs_hook=unique_keys)
     except RecursionError as error:
         raise NestedTooDeeply from error
+    except (json.JSONDecodeError, DuplicateKey):
+        raise
+    except ValueError:  # Python's limit, whose message suggests to change the interpreter
+        raise ValueError("a number has too many digits") from None
     if _count(text, "{") + _count(text, "[") > MAX_JSON_DEPTH:
         _require_shallow(value, MAX_JSON_DEPTH)
     if _SURROGATE_ESCAPE.search(content):

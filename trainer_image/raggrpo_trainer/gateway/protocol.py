@@ -73,11 +73,15 @@ def _text_content(value: Any) -> Any:
 def _text_part(part: Any) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    text = part.get(kind) if kind in ("text", "refusal") else None
-    if not isinstance(text, str):
-        raise ValueError(f"a content part of type {kind} is not supported; send text")
-    return {"type": "text", "text": text}
+    if not isinstance(part, dict):
+        raise ValueError("a content part must be text or an object")
+    kind = part.get("type")
+    if kind not in ("text", "refusal"):
+        shown = str(kind)[:MAX_NAME_CHARACTERS]
+        raise ValueError(f"a content part of type {shown} is not supported; send text")
+    if not isinstance(part.get(kind), str):
+        raise ValueError(f"a content part of type {kind} must have a text in field {kind}")
+    return {"type": "text", "text": part[kind]}
 
 
 def _one_text(value: Any) -> Any:
@@ -288,7 +292,9 @@ def _items(value: Mapping[str, Any], name: str) -> list[Any]:
 def _rejection(error: ValidationError) -> RequestRejected:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     param = _path(problem["loc"])
-    message = f"{param}: {problem['msg'].removeprefix('Value error, ')}"
+    reason = problem["msg"].removeprefix("Value error, ")
+    reason = "must be an object" if problem["type"] == "model_type" else reason
+    message = f"{param}: {reason}"
     if problem["loc"] == ("n",):
         message = "n must be 1: the samples of a group are separate trajectories"
     return RequestRejected(400, message, param=param, code="invalid_value")

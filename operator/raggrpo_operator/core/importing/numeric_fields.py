@@ -47,7 +47,9 @@ def with_numbers(values: Values) -> tuple[Values, list[str]]:
             numbers[name] = number
             lines.append(f"{name}: {value!r} is a string, not a number: changed to {number}")
         else:
-            others.append(f"{name} is {value!r}, which is not a number")
+            is_large = type(number) in (int, float) and abs(number) >= _MAX_NUMBER
+            reason = "too large" if is_large else "not a number"
+            others.append(f"{name} is {value!r}, which is {reason}")
     if others:
         raise ValueError("; ".join(others))
     return values | numbers, lines
