@@ -19,8 +19,12 @@ from .history_values import parse_record, usable_values
 MAX_SHOWN_NAMES = 3
 MIN_LINE_BYTES = 256
 """Bytes for which a shorter line counts, as each line takes time."""
-MEMORY_PER_BYTE = 4
-"""Memory of the values of a usual history, per byte of its files."""
+VALUES_SHARE = 0.6
+"""Bytes for which a byte of values in memory counts.
+
+With numbers whose names occur once, which need more than twice the memory that is estimated, the
+history with the most values stays below 1 GiB.
+"""
 _NAME = re.compile(r"metrics\.e([0-9]{1,15})\.jsonl")
 
 
@@ -73,7 +77,8 @@ def read_records(log_dir: Path) -> History:
     remaining = MAX_HISTORY_BYTES
     for epoch, path in sorted(_files(log_dir)):
         for number, line in enumerate(_lines(path, history), 1):
-            remaining -= max(MIN_LINE_BYTES, len(line), json_memory(line) // MEMORY_PER_BYTE)
+            values = int(VALUES_SHARE * json_memory(line))
+            remaining -= max(MIN_LINE_BYTES, len(line), values)
             if remaining < 0:
                 limit = f"{MAX_HISTORY_BYTES:,} bytes or too many lines or values"
                 history.add_problem(f"{path.name}: the history has more than {limit}")

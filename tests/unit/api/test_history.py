@@ -1,4 +1,6 @@
 import json
+import tracemalloc
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,29 @@ def test_short_lines_count_for_their_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert read.invalid < 500
     write(tmp_path, 1, [{"step": step} for step in range(300)])
     assert len(read_history(tmp_path)) == 300
+
+
+def test_numbers_with_different_names_stay_below_1_gib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = 100
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", history.MAX_HISTORY_BYTES // share)
+    names = (f"k{i}" for i in count())
+    lines = [{"step": i, **dict.fromkeys(islice(names, 5000), 3.5)} for i in range(30)]
+    write(tmp_path, 1, lines)
+    tracemalloc.start()
+    read = read_records(tmp_path)
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "too many lines or values" in read.first_problem
+    assert memory < (1 << 30) / share
+
+
+def test_history_of_100_000_usual_steps_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = 1000
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", history.MAX_HISTORY_BYTES // share)
+    record = {f"some_metric_{i}": 0.123456789 for i in range(60)}
+    write(tmp_path, 1, [{"step": step, **record} for step in range(100_000 // share)])
+    assert read_records(tmp_path).problem == ""
