@@ -30,6 +30,7 @@ from .limits import (
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 INDEX = "model.safetensors.index.json"
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
 TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
@@ -38,9 +39,7 @@ TEMPLATES = "additional_chat_templates"
 """Subfolder with the chat templates besides the default one."""
 _SUBFOLDERS = ("", TEMPLATES, "1_Pooling")
 """Subfolders with files that libraries read."""
-SMALL_FILES = frozenset(
-    {CONFIG, GENERATION_CONFIG, "tokenizer_config.json", "special_tokens_map.json"}
-)
+SMALL_FILES = frozenset({CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, "special_tokens_map.json"})
 MAX_LAYERS = 1_000
 MAX_LISTED_TOKENS = 20_000
 """Special tokens in a tokenizer's settings; transformers takes quadratic time for them."""
@@ -104,6 +103,12 @@ ADAPTER = "adapter_config.json"
 """File with which transformers loads another model, from any folder or the Hub, and an adapter."""
 _ADDED_TOKENS = "added_tokens_decoder"
 """Field of a tokenizer's settings that describes tokens, but adds none."""
+_RESOLVED_FILES = ("tokenizer_file", "vocab_file", "special_tokens_map_file")
+"""Settings of a tokenizer that transformers ignores or replaces by the folder's files."""
+_ARGUMENTS = ("init_inputs", "tokenizer_object", "vocab", "merges")
+"""Settings of a tokenizer that transformers passes on, also as names of files."""
+_VERSIONS = "fast_tokenizer_files"
+"""Setting of a tokenizer with the names of files like tokenizer.json."""
 _CREATED_TOKENS = ("extra_ids", "offset")
 """Fields with the number of special tokens that classes such as T5Tokenizer create."""
 
@@ -291,6 +296,8 @@ def _problem(name: str, value: Mapping[str, Any]) -> str:
         return next(_problems(value), "") or _weights_problem(value.get(_WEIGHTS_FIELD))
     if name not in SMALL_FILES:
         return ""
+    if name == TOKENIZER_CONFIG and (problem := next(_foreign_files(value), "")):
+        return problem
     described = _num_tokens(_ADDED_TOKENS, value.get(_ADDED_TOKENS))
     if described > MAX_MAPPED_TOKENS:
         return f"{_ADDED_TOKENS} has {described:,} entries, more than {MAX_MAPPED_TOKENS:,}"
@@ -298,6 +305,16 @@ def _problem(name: str, value: Mapping[str, Any]) -> str:
     if special > MAX_LISTED_TOKENS:
         return f"it has {special:,} special tokens, more than {MAX_LISTED_TOKENS:,}"
     return ""
+
+
+def _foreign_files(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings of a tokenizer with which transformers reads files that they name."""
+    for name, each in value.items():
+        is_file = name.endswith("_file") and name not in _RESOLVED_FILES
+        if each and (is_file or name in _ARGUMENTS):
+            yield f"{name} is {each!r:.40}, but a tokenizer is loaded only from its own files"
+        elif name == _VERSIONS and not (isinstance(each, list) and all(map(_is_file_name, each))):
+            yield f"{name} is {each!r:.40} instead of names of files in its folder"
 
 
 def _num_tokens(name: str, value: object) -> int:

@@ -3,6 +3,7 @@
 Its library may abort, panic or never end, and its rules may expand a short text without limit.
 """
 
+import json
 import os
 import resource
 import signal
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .model_folder import UnsafeModel, require_safe_model
+from .tokenizer_rules import MAX_EXPANSION as MAX_RULE_EXPANSION
+from .tokenizer_rules import expansion
 
 RoundTrip = Callable[[str], tuple[Sequence[int], str]]
 """Returns the tokens of a text, and their text."""
@@ -96,12 +99,29 @@ def _round_trip(tokenizer: Any) -> RoundTrip:
             )
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    require_bounded_rules(tokenizer)
 
     def use(text: str) -> tuple[Sequence[int], str]:
         ids = tokenizer.encode(text).ids
         return ids, tokenizer.decode(ids, skip_special_tokens=False)
 
     return use
+
+
+def require_bounded_rules(tokenizer: Any) -> None:
+    """Exit with _REJECTED if rules of the library's tokenizer expand some text too much.
+
+    A tokenizer of transformers without the library is None; its rules are code of transformers.
+    """
+    for name in ("normalizer", "decoder"):
+        rule = getattr(tokenizer, name, None)
+        try:
+            characters = expansion(json.loads(rule.__getstate__())) if rule else 1
+        except ValueError as error:
+            _reject(f"has a {name} that cannot be used: {error}: {_REMEDY}")
+        if characters > MAX_RULE_EXPANSION:
+            more = f"more than {MAX_RULE_EXPANSION} characters"
+            _reject(f"has a {name} that writes {more} for some characters: {_REMEDY}")
 
 
 def _limit_resources() -> None:

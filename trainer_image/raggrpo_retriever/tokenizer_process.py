@@ -9,7 +9,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from raggrpo_api.tokenizer_trial import RoundTrip, require_loadable, run_trial
+from raggrpo_api.tokenizer_trial import (
+    RoundTrip,
+    require_bounded_rules,
+    require_loadable,
+    run_trial,
+)
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -35,6 +40,7 @@ def _import_loader() -> Callable[[Path], RoundTrip]:
 
     def load_round_trip(folder: Path) -> RoundTrip:
         tokenizer = load(folder)
+        require_bounded_rules(getattr(tokenizer, "backend_tokenizer", None))
         return lambda text: (tokenizer(text)["input_ids"], "")  # a retriever decodes no tokens
 
     return load_round_trip

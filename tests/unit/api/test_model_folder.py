@@ -147,3 +147,36 @@ def test_tokenizer_with_many_added_tokens_is_accepted(tmp_path: Path) -> None:
     values = {"added_tokens_decoder": tokens(100_000), "extra_ids": 100, "model_max_length": 10**30}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(values))
     assert read_model_json(tmp_path / "tokenizer_config.json") == values
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"gguf_file": "../../secret"}, "gguf_file is '../../secret', but a tokenizer is loaded"),
+        ({"merges_file": "/etc/hosts"}, "merges_file is '/etc/hosts', but a tokenizer is loaded"),
+        ({"init_inputs": ["/etc/hosts"]}, "init_inputs is ['/etc/hosts'], but a tokenizer is"),
+        ({"vocab": "/etc/hosts"}, "vocab is '/etc/hosts', but a tokenizer is loaded only from"),
+        ({"fast_tokenizer_files": ["../a/tokenizer.4.0.json"]}, "instead of names of files in its"),
+        ({"fast_tokenizer_files": "tokenizer.json"}, "instead of names of files in its folder"),
+    ],
+)
+def test_tokenizer_settings_that_name_other_files_are_rejected(
+    tmp_path: Path, settings: dict[str, Any], expected: str
+) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UnsafeModel) as caught:
+        read_model_json(tmp_path / "tokenizer_config.json")
+    assert expected in str(caught.value)
+
+
+def test_usual_settings_of_files_are_accepted(tmp_path: Path) -> None:
+    values = {
+        "special_tokens_map_file": "/home/author/special_tokens_map.json",
+        "tokenizer_file": None,
+        "vocab_file": "/home/author/vocab.json",
+        "merges_file": None,
+        "init_inputs": [],
+        "fast_tokenizer_files": ["tokenizer.json", "tokenizer.4.0.json"],
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(values))
+    assert read_model_json(tmp_path / "tokenizer_config.json") == values

@@ -5,7 +5,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 
-from raggrpo_api.tokenizer_trial import RoundTrip, require_loadable, run_trial
+from raggrpo_api.tokenizer_trial import (
+    RoundTrip,
+    require_bounded_rules,
+    require_loadable,
+    run_trial,
+)
 
 from .tokenizer import Tokenizer, load_tokenizer, token_ids
 
@@ -24,6 +29,7 @@ def _import_loader() -> Callable[[Path], RoundTrip]:
 
     def load(folder: Path) -> RoundTrip:
         tokenizer = load_tokenizer(str(folder))
+        require_bounded_rules(getattr(tokenizer, "backend_tokenizer", None))
 
         def use(text: str) -> tuple[Sequence[int], str]:
             ids = token_ids(text, tokenizer)

@@ -68,9 +68,17 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         normalizer("a", 4, 4),
         "tokens: use the tokenizer of the original model",
     ),
-    "letter that becomes 128 million": (
-        normalizer("q", 8_000, 16_000),
-        "needs more than 1,024 MiB of memory: use the tokenizer of the original model",
+    "word outside of the sample that becomes 600 letters": (
+        normalizer("question", 600),
+        "has a normalizer that writes more than 64 characters for some characters: use the",
+    ),
+    "decoder of the same": (
+        {"decoder": {"type": "Sequence", "decoders": replacements("question", 600)}},
+        "has a decoder that writes more than 64 characters for some characters: use the",
+    ),
+    "100 rules": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 100}},
+        "has a normalizer that cannot be used: more than 64 rules: use the tokenizer of",
     ),
     "tokens that are added to each text": (
         {"post_processor": suffix(20_000)},
@@ -122,6 +130,24 @@ def test_tokenizer_trial_limits_cpu_time(tmp_path: Path, monkeypatch: pytest.Mon
     problem = problem_of(make_model_folder(tmp_path / "model"), "endless_tokenizer")
 
     assert "is not loaded after 1 seconds of CPU time: use the tokenizer of" in problem
+
+
+def test_tokenizer_trial_limits_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small_memory.py").write_text(
+        "from tokenizers import Tokenizer\n"
+        "from raggrpo_api import tokenizer_trial\n"
+        "tokenizer_trial.MAX_MEMORY = 24 << 20\n"
+        "tokenizer_trial.run_trial(Tokenizer.from_file, None)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    folder = make_model_folder(tmp_path / "model")
+    file = folder / TOKENIZER_FILE
+    rules = json.loads(file.read_text()) | {"post_processor": suffix(1_000_000)}
+    file.write_text(json.dumps(rules))
+
+    problem = problem_of(folder, "small_memory")
+
+    assert "needs more than 1,024 MiB of memory: use the tokenizer of the original" in problem
 
 
 def test_tokenizer_trial_accepts_vocabulary_of_250_000_tokens(tmp_path: Path) -> None:
