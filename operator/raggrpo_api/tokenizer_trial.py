@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .model_folder import UnsafeModel, require_safe_model
+from .model_folder import (
+    CONFIG,
+    TOKENIZER_CONFIG,
+    UnsafeModel,
+    read_model_json,
+    require_safe_model,
+)
+from .python_tokenizers import CLASSES, MODEL_TYPES
 from .tokenizer_rules import MAX_EXPANSION as MAX_RULE_EXPANSION
 from .tokenizer_rules import expansion
 
@@ -70,12 +77,14 @@ def run_trial(
     """Load the tokenizer of the folder in the arguments, and encode and decode SAMPLE.
 
     `read` returns the library's tokenizer from TOKENIZER_FILE, which is faster than transformers.
-    Without that file, `import_loader` imports what it needs and returns the function that loads the
-    tokenizer. Exits with _REJECTED if a limit is exceeded. The parent reports other exceptions.
+    Without that file, or if transformers reads others, `import_loader` imports what it needs and
+    returns the function that loads the tokenizer. Exits with _REJECTED if a limit is exceeded. The
+    parent reports other exceptions.
     """
     folder = Path(sys.argv[1])
     file = folder / TOKENIZER_FILE
-    load = (lambda _: _round_trip(read(str(file)))) if file.exists() else import_loader()
+    is_enough = file.exists() and not _is_in_python(folder)
+    load = (lambda _: _round_trip(read(str(file)))) if is_enough else import_loader()
     _limit_resources()
     try:
         ids, text = load(folder)(SAMPLE)
@@ -86,6 +95,15 @@ def run_trial(
     for size, unit in ((len(ids), "tokens"), (len(text), "characters")):
         if size > MAX_EXPANSION * len(SAMPLE):
             _reject(f"expands {len(SAMPLE):,} characters to {size:,} {unit}: {_REMEDY}")
+
+
+def _is_in_python(folder: Path) -> bool:
+    """Return whether transformers loads a tokenizer that ignores TOKENIZER_FILE."""
+    files = (folder / name for name in (CONFIG, TOKENIZER_CONFIG))
+    settings = [read_model_json(file) for file in files if file.exists()]
+    classes = {str(each.get("tokenizer_class")).removesuffix("Fast") for each in settings}
+    model_types = {str(each.get("model_type")) for each in settings}
+    return bool(classes & CLASSES or model_types & MODEL_TYPES)
 
 
 def _round_trip(tokenizer: Any) -> RoundTrip:

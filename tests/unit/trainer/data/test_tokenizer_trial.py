@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+from transformers.models.auto import tokenization_auto
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from raggrpo_api import tokenizer_trial
 from raggrpo_api.model_folder import UnsafeModel
+from raggrpo_api.python_tokenizers import CLASSES, MODEL_TYPES
 from raggrpo_api.tokenizer_trial import TOKENIZER_FILE, require_loadable
 from support.builders.trainer.preflight import make_model_folder
 
@@ -156,3 +160,42 @@ def test_tokenizer_trial_accepts_vocabulary_of_250_000_tokens(tmp_path: Path) ->
     Tokenizer(models.Unigram(vocabulary, unk_id=0)).save(str(folder / TOKENIZER_FILE))
 
     assert problem_of(folder, MODULES[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [
+        ("config.json", {"model_type": "ctrl"}),
+        ("config.json", {"tokenizer_class": "CTRLTokenizer"}),
+        ("tokenizer_config.json", {"tokenizer_class": "CTRLTokenizerFast"}),
+    ],
+)
+def test_trial_loads_files_that_transformers_reads_instead_of_tokenizer_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, setting: dict[str, str]
+) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    (folder / file).write_text(json.dumps(setting))
+    monkeypatch.setattr(sys, "argv", ["trial", str(folder)])
+    loaded: list[Path] = []
+
+    def import_loader() -> Any:
+        def load(folder: Path) -> Any:
+            loaded.append(folder)
+            return lambda _: ((), "")
+
+        return load
+
+    monkeypatch.setattr(tokenizer_trial, "_limit_resources", lambda: None)
+    tokenizer_trial.run_trial(Tokenizer.from_file, import_loader)
+
+    assert loaded == [folder]
+
+
+def test_tokenizers_in_python_are_those_of_transformers() -> None:
+    mapping = tokenization_auto.TOKENIZER_MAPPING_NAMES
+    classes = {name: tokenizer_class_from_name(name) for name in mapping.values() if name}
+    in_python = {
+        name for name, each in classes.items() if not issubclass(each, PreTrainedTokenizerFast)
+    }
+    assert in_python == CLASSES
+    assert {kind for kind, name in mapping.items() if name in in_python} == MODEL_TYPES

@@ -414,6 +414,26 @@ async def test_unexpected_file_format_fails_only_its_check(tmp_path: Path) -> No
     assert check_of(result, CheckId.DATA_READABLE).state is PASSED
 
 
+async def test_tokenizer_that_fails_on_prompts_is_reported_without_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_fit_config(tmp_path)
+    file = tmp_path / "model" / "tokenizer.json"
+    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": words, "added_tokens": []}))
+
+    result = await check_config(config)
+
+    for check in (CheckId.TOKENIZER, CheckId.SAMPLE_LENGTHS):
+        finding = check_of(result, check)
+        assert finding.state is FAILED
+        assert (
+            f"the tokenizer in {tmp_path / 'model'} cannot process the prompts" in finding.evidence
+        )
+        assert "use the tokenizer of the original model" in finding.evidence
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.row("A14")
 async def test_context_column_is_required_by_rag_chat_endpoints(tmp_path: Path) -> None:
     endpoints = [
