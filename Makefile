@@ -16,7 +16,7 @@ DEVICE ?= cuda
 BASE_IMAGE ?= python:3.11-slim-bookworm
 IMAGE_ARGS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse --short=12 HEAD 2>/dev/null)
 
-.PHONY: help setup quickstart demo test chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-bundle bundle-test gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
+.PHONY: help setup quickstart demo test coverage chart-test checkov api-test programs kind-up kind-down e2e e2e-full drills-cluster gpu gpu-bundle bundle-test gpu-job models fuzz fuzz-answers fuzz-specs mutants test-fast verify fmt lint types generate picture golden drill bench lock wheel sbom images clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,11 @@ demo: setup ## create a kind cluster, install the operator and run a small CPU j
 test: setup $(AGENTS) ## run all tests that need neither a GPU nor a cluster
 	# Two workers with one thread each, the longest files first.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/local/runs/test_job_lifecycle.py tests/local/runs/test_restart.py \
-	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15 \
-	  --cov --cov-report=term:skip-covered --cov-report=xml:.cache/coverage.xml
+	  tests/local tests/unit tests/golden tests/scenario -m "not long" -n 2 --dist loadfile --no-loadscope-reorder -q --durations=15 $(COVERAGE)
+
+# Slows the tests down by a third.
+coverage: COVERAGE = --cov --cov-report=term:skip-covered --cov-report=xml:.cache/coverage.xml
+coverage: test ## run these tests and report the lines of code that they execute
 
 chart-test: setup ## test the Helm chart (needs Go to build Helm)
 	$(BIN)/python tests/tools/kind/go_programs.py helm crd-check prometheus prometheus-config

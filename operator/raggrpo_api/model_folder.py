@@ -75,8 +75,12 @@ _NUMBERS = frozenset(
     | {"rope_theta", "rotary_emb_base", "initializer_range", "attention_dropout", "attn_pdrop"}
 )
 """Fields whose value is null, a nonnegative number, or contains several of them."""
-_LIMITS = {"num_labels": 100_000}
+MAX_LABELS = 100_000
+"""Classes of a classifier; transformers creates a name for each."""
+_LIMITS = {"num_labels": MAX_LABELS}
 """Fields with a lower limit."""
+_LABELS = ("id2label", "label2id")
+"""Fields with an entry for each class."""
 _TOKENS = {name: -1 for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 """Fields with token ids and their minimum; some models have -1 for no token."""
 _LAYERS = re.compile(r"(?:^|_)(?:n_)?(?:layers?|depth|blocks)$")
@@ -335,6 +339,8 @@ def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
         yield f"{path[:40]}… is nested too deeply"
     elif isinstance(value, Mapping):
         for name, each in value.items():
+            if name in _LABELS and isinstance(each, Mapping) and len(each) > MAX_LABELS:
+                yield f"{path}{name} has {len(each):,} entries, more than {MAX_LABELS:,}"
             yield from _field_problems(name, each, f"{path}{name}")
             yield from _problems(each, f"{path}{name}.", depth + 1)
     elif isinstance(value, list):

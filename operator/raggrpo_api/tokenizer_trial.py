@@ -41,6 +41,8 @@ MAX_PADDING = 1 << 20
 MAX_EXPANSION = 8
 """Tokens of SAMPLE, and characters of their text, per character of SAMPLE."""
 SAMPLE = f"{string.printable}{'a' * 1000} Die Größe von «Œuvre» ist Ω, привет, 東京"
+_PANIC = "PanicException"
+"""Name of the exception that Rust's panics raise, which is no Exception and cannot be imported."""
 _REJECTED = 3
 """Exit code of the child process; the last line of its errors is the problem with its remedy."""
 _REMEDY = "use the tokenizer of the original model"
@@ -69,6 +71,12 @@ def require_loadable(folder: Path, module: str) -> None:
     if child.returncode:
         problem = f"the tokenizer in {folder} cannot be loaded: its library crashes ({last})"
         raise UnsafeModel(f"{problem}: copy the files again")
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether a tokenizer failed on a text, rather than for lack of memory."""
+    is_expected = isinstance(error, Exception) and not isinstance(error, MemoryError)
+    return is_expected or type(error).__name__ == _PANIC
 
 
 def run_trial(

@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
+from raggrpo_api.tokenizer_trial import is_failure
 
 from .corpus import CorpusError
 from .tokenizer_process import load_tokenizer
@@ -85,9 +86,9 @@ class Embedder:
         """Embed any texts. Raises CorpusError if the tokenizer or the model fails on one."""
         try:
             return self._embed(texts)
-        except MemoryError:
-            raise
-        except Exception as error:  # tokenizers raise plain exceptions
+        except BaseException as error:  # tokenizers raise plain exceptions, or panic
+            if not is_failure(error):
+                raise
             raise CorpusError(
                 f"{self._spec.path}: cannot embed a text ({_line(error)}); use another model"
             ) from error

@@ -74,15 +74,16 @@ def source_lock(
 ) -> Iterator[SourceLock]:
     """Hold the lock of a folder; while another process holds it, wait and report its holder.
 
-    Sets `stop` if another process takes over the lock, and raises StagingFailed if the block was
-    stopped by that. `remedy` is that of a folder that cannot be written to.
+    Sets `stop` if another process takes over the lock, and raises StagingFailed LOCK_LOST if the
+    block was stopped by that or failed afterwards, as the other process moves its files. `remedy`
+    is that of a folder that cannot be written to.
     """
     with translate_disk_errors(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         lock = SourceLock(_acquire(folder, report), stop)
     try:
         yield lock
-    except Stopped:
+    except (Stopped, StagingFailed):
         lock.check()
         raise
     finally:

@@ -329,6 +329,16 @@ def test_broken_embedding_model_is_rejected_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def test_panic_of_tokenizer_is_reported(tmp_path: Path) -> None:
+    path = write_embedding_model(tmp_path / "model", ["a"])
+    pattern = {"Regex": "zebra(?:(?:(?:[a-z ]|[a-z0-9 ]|[a-z])+)+)+\\d{9}"}
+    rule = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    tokenizer = json.loads((path / "tokenizer.json").read_text()) | {"pre_tokenizer": rule}
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(CorpusError, match=r"model: cannot embed a text \(.*retry-limit"):
+        load_index(make_retriever(tmp_path, path, ["zebra " * 20]))
+
+
 def test_text_that_tokenizer_cannot_encode_is_reported(tmp_path: Path) -> None:
     path = write_embedding_model(tmp_path / "model", ["a"])
     tokenizer = json.loads((path / "tokenizer.json").read_text())

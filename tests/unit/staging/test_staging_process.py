@@ -3,11 +3,14 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from raggrpo_api.trainer.staging import StagingReason
+from raggrpo_staging.failures import StagingFailed
+from raggrpo_staging.lock import source_lock
 from support.processes.waiting import wait_for
 from support.servers.hub_server import HubServer
 from support.staging import PART_BYTES, Stage, files_in, make_model_source
@@ -79,6 +82,24 @@ def test_lock_of_another_host_is_taken_over_without_heartbeat(hub: HubServer, st
     assert run.result().staged[0].path == str(path)
     assert "Waiting for pod-of-the-killed" in run.output()
     assert locks(stage) == []
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_write_that_fails_without_lock_is_reported_as_lost_lock(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    """The process that took over the lock has removed the work folder."""
+
+    def stage() -> None:
+        with source_lock(tmp_path, print, threading.Event()):
+            if is_lost:
+                (tmp_path / ".lock.1").unlink()
+            raise StagingFailed(StagingReason.FOLDER_NOT_WRITABLE, "cannot be written to")
+
+    with pytest.raises(StagingFailed) as caught:
+        stage()
+    is_reported = caught.value.reason is StagingReason.LOCK_LOST
+    assert is_reported == is_lost
 
 
 def test_suspended_process_loses_its_lock(hub: HubServer, stage: Stage) -> None:

@@ -2,15 +2,21 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.model_folder import UnsafeModel, read_model_json, require_safe_model
+from raggrpo_api.tokenizer_trial import is_failure
+from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_trainer.errors import TrainerError
 
 from .conversation import ChatTokenizer
 
 GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+MAX_REASON_CHARACTERS = 200
 MAX_TOKEN_CHARACTERS = 256
 """Characters of a token; the longest tokens are spaces."""
 _importing = threading.Lock()
@@ -23,6 +29,7 @@ class Tokenizer(ChatTokenizer, Protocol):
     eos_token_id: int | None
     bos_token_id: int | None
     pad_token_id: int | None
+    name_or_path: str
 
     def __hash__(self) -> int: ...
 
@@ -59,10 +66,29 @@ def load_tokenizer(path: str) -> Tokenizer:
 
 
 def token_ids(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens of a text, without tokens that the tokenizer adds around texts."""
-    if (table := _plain_table(tokenizer)) is not None:
-        return tuple(table.encode_batch_fast([text], add_special_tokens=False)[0].ids)
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    """Return the tokens of a text, without tokens that the tokenizer adds around texts.
+
+    Raises TrainerError DATA_ERROR if the tokenizer fails on the text.
+    """
+    table = _plain_table(tokenizer)
+    with _reporting_failures(tokenizer):
+        if table is not None:
+            return tuple(table.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@contextmanager
+def _reporting_failures(tokenizer: Tokenizer) -> Iterator[None]:
+    """Raise TrainerError DATA_ERROR for errors and panics of the tokenizer."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", MAX_REASON_CHARACTERS)
+        message = f"the tokenizer in {tokenizer.name_or_path} fails on a text ({reason})"
+        remedy = "use the tokenizer of the original model"
+        raise TrainerError(ExitCode.DATA_ERROR, f"{message}: {remedy}") from error
 
 
 @lru_cache(maxsize=4)
@@ -123,11 +149,13 @@ def end_token_ids(tokenizer: Tokenizer, model: Path) -> frozenset[int]:
 def completion_text(ids: Sequence[int], tokenizer: Tokenizer, end_ids: frozenset[int]) -> str:
     """Return the text of sampled tokens, without tokens that start, end or pad sequences.
 
-    Other special tokens remain: models may have tags such as <answer> as special tokens.
+    Other special tokens remain: models may have tags such as <answer> as special tokens. Raises
+    TrainerError DATA_ERROR if the tokenizer fails on the tokens.
     """
     omitted = {*end_ids, tokenizer.bos_token_id, tokenizer.pad_token_id}
     kept = [token for token in ids if token not in omitted]
-    return tokenizer.decode(kept, skip_special_tokens=False)
+    with _reporting_failures(tokenizer):
+        return tokenizer.decode(kept, skip_special_tokens=False)
 
 
 def _end_tokens_of_folder(model: Path) -> Iterator[int]:

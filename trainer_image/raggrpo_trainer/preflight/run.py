@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from raggrpo_api.fields.text import one_line
 from raggrpo_api.limits import MAX_PREFLIGHT_BYTES
 from raggrpo_api.spec.resources import Device
 from raggrpo_api.trainer.config import TrainerConfig, schema_digest
@@ -34,7 +33,6 @@ EVIDENCE_BYTES = ((512, 512), (96, 512), (0, 384), (0, 192), (0, 64))
 """Byte limits of evidence, (other checks, failed or warned checks); the first that fits is used."""
 _IMPORTANT = (CheckState.FAILED, CheckState.WARNED)
 ELLIPSIS = "…"
-MAX_REASON_CHARACTERS = 200
 
 
 async def run_checks(config: TrainerConfig, env: Mapping[str, str]) -> PreflightResult:
@@ -100,11 +98,11 @@ def _check_files(config: TrainerConfig, env: Mapping[str, str]) -> tuple[Facts, 
     )
     tokenizer = _guarded(
         lambda: check_tokenizer(config, model.tokenizer, model.embedding_rows),
-        lambda error: TokenizerCheck(_of_tokenizer(CheckId.TOKENIZER, config, error), ""),
+        lambda error: TokenizerCheck(_unexpected(CheckId.TOKENIZER, error), ""),
     )
     lengths = _guarded(
         lambda: check_lengths(config, data.train, data.validation, model.tokenizer),
-        lambda error: _of_tokenizer(CheckId.SAMPLE_LENGTHS, config, error),
+        lambda error: _unexpected(CheckId.SAMPLE_LENGTHS, error),
     )
     embeddings = _guarded(
         lambda: check_embeddings(config),
@@ -165,13 +163,6 @@ def _guarded(check: Callable[[], T], failed: Callable[[Exception], T]) -> T:
 def _unexpected(check: CheckId, error: Exception) -> Finding:
     reason = f"{type(error).__name__}: {error}"
     return finding_for(check, [f"unexpected file format ({reason}); fix the files"], "")
-
-
-def _of_tokenizer(check: CheckId, config: TrainerConfig, error: Exception) -> Finding:
-    """Return the finding of an exception that a tokenizer raised."""
-    reason = one_line(f"{type(error).__name__}: {error}", MAX_REASON_CHARACTERS)
-    problem = f"the tokenizer in {config.model.path} fails ({reason})"
-    return finding_for(check, [f"{problem}: use the tokenizer of the original model"], "")
 
 
 async def _agent(config: TrainerConfig, env: Mapping[str, str]) -> list[Finding]:

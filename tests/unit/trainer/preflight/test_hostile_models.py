@@ -168,6 +168,7 @@ CASES: dict[str, Make] = {
     "1,001 layers": changed(num_hidden_layers=1_001),
     "1,001 layers of an encoder": changed(encoder_layers=1_001),
     "a billion labels": changed(num_labels=10**9),
+    "500,000 names of labels": changed(id2label={str(i): "a" for i in range(500_000)}),
     "2,001 heads": changed(num_attention_heads=2_001),
     "width of 2**31": changed(hidden_size=2**31),
     "tokenizer: panic": charsmap("AAAA"),

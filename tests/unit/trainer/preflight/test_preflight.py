@@ -414,23 +414,42 @@ async def test_unexpected_file_format_fails_only_its_check(tmp_path: Path) -> No
     assert check_of(result, CheckId.DATA_READABLE).state is PASSED
 
 
+# The first word without a token, and a pattern that backtracks too often for the library.
+FAILING_RULES: dict[str, tuple[dict[str, Any], str]] = {
+    "error": (
+        {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"}},
+        "Exception: WordLevel error: Missing [UNK] token from the vocabulary",
+    ),
+    "panic": (
+        {
+            "pre_tokenizer": {
+                "type": "Split",
+                "pattern": {"Regex": "zebra(?:(?:(?:[a-z ]|[a-z0-9 ]|[a-z])+)+)+\\d{9}"},
+                "behavior": "Isolated",
+                "invert": False,
+            }
+        },
+        "PanicException: Onig: Regex search error: retry-limit-in-match over",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING_RULES)
 async def test_tokenizer_that_fails_on_prompts_is_reported_without_traceback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
+    rules, reason = FAILING_RULES[name]
     config = make_fit_config(tmp_path)
+    rows = [{"prompt": "zebra " * 20, "answer": "a"}]
+    write_rows(tmp_path / "train.jsonl", rows)
     file = tmp_path / "model" / "tokenizer.json"
-    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model": words, "added_tokens": []}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"added_tokens": []} | rules))
 
-    result = await check_config(config)
+    finding = check_of(await check_config(config), CheckId.SAMPLE_LENGTHS)
 
-    for check in (CheckId.TOKENIZER, CheckId.SAMPLE_LENGTHS):
-        finding = check_of(result, check)
-        assert finding.state is FAILED
-        assert (
-            f"the tokenizer in {tmp_path / 'model'} cannot process the prompts" in finding.evidence
-        )
-        assert "use the tokenizer of the original model" in finding.evidence
+    assert finding.state is FAILED
+    problem = f"the tokenizer in {tmp_path / 'model'} fails on a text ({reason})"
+    assert finding.evidence == f"{problem}: use the tokenizer of the original model"
     assert "Traceback" not in caplog.text
 
 
