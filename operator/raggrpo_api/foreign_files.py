@@ -14,11 +14,12 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
+from .limited_memory import limited_memory
 from .limits import (
     MAX_BATCH_BYTES,
     MAX_EXPANDED_BATCH_BYTES,
@@ -269,6 +270,8 @@ class ExpansionBudget:
     """Limits the memory of the rows of a compressed file by the size of the file."""
 
     def __init__(self, file_bytes: int) -> None:
+        self.batch_limit = file_bytes + MAX_EXPANDED_BATCH_BYTES
+        """Memory in bytes that reading a batch may need."""
         self.limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * file_bytes)
         """Memory in bytes that all rows may need."""
         self._remaining = self.limit
@@ -289,6 +292,24 @@ class ExpansionBudget:
 
     def _exceeded(self, limit: int) -> UnsuitableFile:
         return UnsuitableFile(f"its rows need more than {limit:,} bytes of memory")
+
+
+Batch = TypeVar("Batch")
+
+
+def limited_batches(batches: Iterable[Batch], limit: int) -> Iterator[Batch]:
+    """Yield batches of rows, each read with at most `limit` bytes of memory. Raises MemoryError.
+
+    A footer may state smaller sizes than those of the values.
+    """
+    remaining = iter(batches)
+    while True:
+        with limited_memory(limit):
+            try:
+                batch = next(remaining)
+            except StopIteration:
+                return
+        yield batch
 
 
 def _require_small_rows(size: int, rows: int) -> None:

@@ -18,6 +18,7 @@ from raggrpo_api.foreign_files import (
     LargeRowGroup,
     UnsuitableFile,
     batch_rows,
+    limited_batches,
     limited_lines,
     open_regular,
     parse_json,
@@ -221,7 +222,8 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     for number in range(file.num_row_groups):
         size = batch_rows(file.metadata.row_group(number), columns, budget.limit)
-        for batch in file.iter_batches(size, row_groups=[number], columns=columns):
+        batches = file.iter_batches(size, row_groups=[number], columns=columns)
+        for batch in limited_batches(batches, budget.batch_limit):
             budget.require(batch.nbytes, batch.num_rows)
             yield batch
 

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from .limited_process import Make
 
 _I32, _I64, _BYTES, _LIST, _STRUCT = 5, 6, 8, 9, 12
@@ -37,6 +40,35 @@ def footer(names: Sequence[str], columns: int, groups: int = 1, rows: int = 1) -
         path.write_bytes(b"PAR1" + content + len(content).to_bytes(4, "little") + b"PAR1")
 
     return make
+
+
+def repeated_text(names: Sequence[str], size: int, rows: int) -> Make:
+    """Return a function that writes a file whose rows refer to one text of `size` characters.
+
+    The footer states that the column with the text has a few bytes.
+    """
+
+    def make(path: Path) -> None:
+        indices = pa.array([0] * rows, pa.int32())
+        text = pa.DictionaryArray.from_arrays(indices, pa.array(["a" * size]))
+        other = pa.array([str(row) for row in range(rows)])
+        table = pa.table({names[0]: text, names[1]: other})
+        limit = 2 * size
+        options = {"store_schema": False, "dictionary_pagesize_limit": limit}
+        pq.write_table(table, path, compression="zstd", **options)
+        _understate_size(path)
+
+    return make
+
+
+def _understate_size(path: Path) -> None:
+    """Change the size of the first column in the footer to a number of as many bytes."""
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    real = _int(pq.read_metadata(path).row_group(0).column(0).total_uncompressed_size)
+    small = b"\xc8" + b"\x80" * (len(real) - 2) + b"\0"
+    assert content.count(real, start) == 1
+    path.write_bytes(content[:start] + content[start:].replace(real, small))
 
 
 def _struct(*fields: Field) -> bytes:

@@ -21,6 +21,7 @@ from raggrpo_api.foreign_files import (
     NestedTooDeeply,
     UnsuitableFile,
     batch_rows,
+    limited_batches,
     limited_lines,
     open_regular,
     parse_json,
@@ -119,7 +120,8 @@ def _batches(
         repeated = sum(group.column(i).num_values * size for i, size in sizes.items())
         budget.require(repeated, group.num_rows)
         size = min(most, batch_rows(group, columns, budget.limit))
-        for batch in file.iter_batches(size, row_groups=[number], columns=list(columns)):
+        batches = file.iter_batches(size, row_groups=[number], columns=list(columns))
+        for batch in limited_batches(batches, budget.batch_limit):
             budget.require(batch_memory(batch), batch.num_rows)
             yield batch
 

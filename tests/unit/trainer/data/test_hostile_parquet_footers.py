@@ -14,8 +14,8 @@ from raggrpo_trainer.data.rows import read_rows
 from raggrpo_trainer.preflight.data import check_data
 from raggrpo_trainer.preflight.embedding import count_passages
 from support.builders.trainer.reports import make_config
-from support.hostile.limited_process import Make, outcomes
-from support.hostile.parquet_footer import footer
+from support.hostile.limited_process import Make, outcomes, run_limited
+from support.hostile.parquet_footer import footer, repeated_text
 
 NAMES = ("prompt", "answer", "id", "text")
 
@@ -71,6 +71,40 @@ def test_hostile_footers_are_rejected_within_limits(paths: dict[str, Path], chec
     for name, path in paths.items():
         assert reports[str(path)].startswith("rejected: "), (name, reports[str(path)][-1500:])
         assert FOOTERS[name][1] in reports[str(path)], name
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from raggrpo_retriever.corpus import CorpusError, load_corpus
+from raggrpo_trainer.data.rows import read_rows
+from raggrpo_trainer.errors import TrainerError
+
+path = Path(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    list(load_corpus(path) if sys.argv[2] == "corpus" else read_rows(path, None))
+except (CorpusError, TrainerError) as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "names"), [("corpus", ("contents", "id")), ("data", ("prompt", "answer"))]
+)
+def test_understated_size_of_repeated_text_does_not_exhaust_memory(
+    tmp_path: Path, read: str, names: tuple[str, str]
+) -> None:
+    path = tmp_path / "rows.parquet"
+    repeated_text(names, size=8_000_000, rows=200)(path)
+
+    done = run_limited(["-c", MEASURE, str(path), read], memory=8 << 30)
+
+    assert done.returncode == 0, done.stderr[-1000:]
+    problem, memory = done.stdout.splitlines()
+    assert f"{path}: a row group needs more memory than is available; write smaller" in problem
+    assert int(memory) < 1000
 
 
 def test_preflight_rejects_row_group_with_other_columns(paths: dict[str, Path]) -> None:
