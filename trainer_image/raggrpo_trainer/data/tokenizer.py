@@ -162,9 +162,8 @@ def _end_tokens_of_folder(model: Path) -> Iterator[int]:
     for name in ("generation_config.json", "config.json"):
         if (model / name).is_file():
             value = _end_tokens(model / name)
-            yield from (
-                each for each in (value if isinstance(value, list) else [value]) if each is not None
-            )
+            tokens = value if isinstance(value, list) else [value]
+            yield from (each for each in tokens if each is not None and each >= 0)  # -1: no token
             return
 
 

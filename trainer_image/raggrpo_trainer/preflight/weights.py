@@ -4,13 +4,17 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from raggrpo_api.foreign_files import open_regular, parse_json
-from raggrpo_api.limits import MAX_FOLDER_ENTRIES, MAX_SAFETENSORS_HEADER_BYTES
+from raggrpo_api.limits import (
+    MAX_FOLDER_ENTRIES,
+    MAX_SAFETENSORS_HEADER_BYTES,
+    MAX_SAFETENSORS_HEADERS_BYTES,
+)
 from raggrpo_api.memory.model_families import MEASURED_ARCHITECTURES, model_family
 from raggrpo_api.model_folder import (
     INDEX,
@@ -57,8 +61,11 @@ class Unreadable(Exception):
 def weight_shapes(path: Path) -> Shapes:
     """Return the shapes of the tensors that transformers loads from a folder. Raises Unreadable."""
     shapes: dict[str, list[int]] = {}
+    remaining = MAX_SAFETENSORS_HEADERS_BYTES
     for file in weight_files(path):
-        shapes |= dict(_tensors(file))
+        size, tensors = _header(file, remaining)
+        remaining -= size
+        shapes |= tensors
     return shapes
 
 
@@ -176,13 +183,18 @@ def _existing(files: list[Path], source: str) -> list[Path]:
     )
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
-    """Yield (name, shape) from the header, after comparing its last offset with the file size."""
+def _header(path: Path, limit: int) -> tuple[int, dict[str, list[int]]]:
+    """Return the size of the header and its shapes by name, if they fit the size of the file.
+
+    `limit` is the number of bytes that the headers of this and all other files may have.
+    """
     try:
         if is_lfs_pointer(path):
             raise Unreadable(f"{path} {LFS_POINTER}; {LFS_REMEDY}")
         with open_regular(path) as file:
             [size] = struct.unpack("<Q", file.read(8))
+            if limit < size <= MAX_SAFETENSORS_HEADER_BYTES:
+                raise _too_many_tensors(path.parent)
             raw = file.read(min(size, MAX_SAFETENSORS_HEADER_BYTES))
         header = parse_json(raw)
         header.pop("__metadata__", None)
@@ -195,7 +207,13 @@ def _tensors(path: Path) -> Iterator[tuple[str, list[int]]]:
     expected = 8 + size + end
     if actual != expected:
         raise Unreadable(f"{path} has {actual} bytes instead of {expected}: copy the file again")
-    yield from tensors.items()
+    return size, tensors
+
+
+def _too_many_tensors(folder: Path) -> Unreadable:
+    limit = f"{MAX_SAFETENSORS_HEADERS_BYTES:,} bytes"
+    problem = f"the headers of its {SAFETENSORS} files have more than {limit}"
+    return Unreadable(f"{folder}: {problem}: copy or download the model again")
 
 
 def _shapes(path: Path, header: Mapping[str, Any]) -> tuple[dict[str, list[int]], int]:

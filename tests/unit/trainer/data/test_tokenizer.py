@@ -85,6 +85,8 @@ def test_completion_text_omits_only_start_end_and_padding() -> None:
         ({"generation_config": {}, "config": {"eos_token_id": 3}}, {257}),
         ({"generation_config": {"eos_token_id": None}}, {257}),
         ({"generation_config": []}, {257}),
+        ({"generation_config": {"eos_token_id": [-1, 3]}}, {257, 3}),
+        ({"config": {"eos_token_id": -1}}, {257}),
     ],
 )
 def test_end_tokens_include_those_of_model_folder(

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from raggrpo_api.model_folder import is_weight_file, loaded_files
+from raggrpo_trainer.preflight import weights
 from raggrpo_trainer.preflight.weights import Unreadable, weight_files, weight_shapes
 from support.builders.trainer.policies import write_model
 
@@ -110,3 +111,21 @@ def test_invalid_tensor_is_rejected_with_file_and_name(
 
     with pytest.raises(Unreadable, match=rf"{SINGLE}: tensor {problem}: copy"):
         weight_shapes(tmp_path)
+
+
+def test_headers_of_all_files_together_are_limited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = int.from_bytes((folder / "shard.safetensors").read_bytes()[:8], "little")
+    (folder / SINGLE).unlink()
+    (folder / "link.safetensors").symlink_to("shard.safetensors")
+    index = {"metadata": {}, "weight_map": {"a": "shard.safetensors", "b": "link.safetensors"}}
+    (folder / INDEX).write_text(json.dumps(index))
+
+    monkeypatch.setattr(weights, "MAX_SAFETENSORS_HEADERS_BYTES", 2 * size)
+    assert NAME in weight_shapes(folder)
+    monkeypatch.setattr(weights, "MAX_SAFETENSORS_HEADERS_BYTES", 2 * size - 1)
+    with pytest.raises(Unreadable) as caught:
+        weight_shapes(folder)
+    limit = f"the headers of its .safetensors files have more than {2 * size - 1:,} bytes"
+    assert str(caught.value) == f"{folder}: {limit}: copy or download the model again"
