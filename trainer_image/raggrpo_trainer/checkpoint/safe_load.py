@@ -5,6 +5,7 @@ others can write to, so its pickles are only read as plain state, within limits.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +31,10 @@ from .stored_values import MAX_PICKLE_BYTES, parse_tensor, parse_value
 
 MAX_METADATA_BYTES = 2**30
 """A shard needs about 200 bytes; 70B parameters on 1,024 ranks have 2 million shards."""
+MIN_METADATA_BYTES = 2**24
+"""Metadata of a checkpoint whose other files are empty; larger files allow more."""
+METADATA_SHARE = 64
+"""Bytes of files per further byte of metadata; the shards above have 400,000 bytes each."""
 ARCHIVE_BYTES = 2**16
 """Upper limit for the size of an archive besides its content."""
 MAX_ITEM_BYTES = 8
@@ -65,8 +70,10 @@ class SafeReader(FileSystemReader):
         """Return the metadata. Raises ValueError or OSError if it is not plain state."""
         if self._metadata is None:
             file = regular_file_below(Path(self.path), METADATA_FILE)
+            limit = MIN_METADATA_BYTES + _bytes_of_files(file.parent) // METADATA_SHARE
             try:
-                self._metadata = parse_metadata(read_limited(file, MAX_METADATA_BYTES))
+                content = read_limited(file, min(limit, MAX_METADATA_BYTES))
+                self._metadata = parse_metadata(content)
             except ValueError as error:
                 raise ValueError(f"{METADATA_FILE} cannot be read: {error}") from error
         return self._metadata
@@ -141,3 +148,9 @@ def _items(value: object) -> Sequence[object]:
 
 def _kind(value: object) -> type:
     return float if isinstance(value, int | float) else type(value)
+
+
+def _bytes_of_files(folder: Path) -> int:
+    """Return the size of the data files of a checkpoint in bytes."""
+    files = (each for each in os.scandir(folder) if each.name != METADATA_FILE)
+    return sum(each.stat(follow_symlinks=False).st_size for each in files)

@@ -158,6 +158,9 @@ SIZE = b"ctorch\nSize\n"
 PATH = b"cpathlib\nPosixPath\n"
 STORAGE_INFO = b"ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n"
 METADATA: dict[str, Attack] = {
+    "13 million numbered values": with_metadata(b"\x80\4(" + b"N\x94" * 13_000_000 + b"t."),
+    "5 million numbered values": with_metadata(b"\x80\4(" + b"NN\x94" * 5_000_000 + b"t."),
+    "more than the files need": with_metadata(b"\x80\4(" + b"N" * 17_000_000 + b"t."),
     "shared tuples as a key": with_metadata(b"\x80\x04}" + SHARED + b"Ns."),
     "deep tuple as a key": with_metadata(b"\x80\x04})" + b"\x85" * 3_000_000 + b"Ns."),
     "equal hashes": with_metadata(
