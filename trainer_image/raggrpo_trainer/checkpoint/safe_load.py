@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint._traverse import set_element
@@ -39,6 +40,8 @@ ARCHIVE_BYTES = 2**16
 """Upper limit for the size of an archive besides its content."""
 MAX_ITEM_BYTES = 8
 """Bytes of the largest type of a tensor's elements."""
+MAX_NUMBER = torch.finfo(torch.float32).max
+"""Maximum of float32, the type of the tensors with which numbers are used."""
 
 
 def load_into(state: dict[str, Any], reader: "SafeReader") -> None:
@@ -128,16 +131,21 @@ class _SafePlanner(DefaultLoadPlanner):
         loaded, current = parse_value(bytearray(value.getbuffer())), self.state_dict[name]
         if _kind(loaded) is not _kind(current):
             raise ValueError(f"{name} is a {_kind(loaded).__name__} in the checkpoint")
-        _require_items(name, _items(loaded), {_kind(each) for each in _items(current)})
+        _require_items(name, _items(loaded), _items(current))
         set_element(self.original_state_dict, self.mappings[name], loaded)
 
 
-def _require_items(name: str, items: Sequence[object], kinds: set[type]) -> None:
-    """Raise ValueError if an item is not finite, or not of `kinds`; empty `kinds` allow all."""
-    if others := [_kind(each).__name__ for each in items if kinds and _kind(each) not in kinds]:
+def _require_items(name: str, items: Sequence[object], expected: Sequence[object]) -> None:
+    """Raise ValueError if the items differ in number or kind, or one is not a usable number."""
+    if len(items) != len(expected):
+        raise ValueError(f"{name} has {len(items):,} items in the checkpoint, not {len(expected)}")
+    kinds = {_kind(each) for each in expected}
+    if others := [_kind(each).__name__ for each in items if _kind(each) not in kinds]:
         raise ValueError(f"{name} contains {others[0]} in the checkpoint")
-    if not all(math.isfinite(each) for each in items if isinstance(each, float)):
-        raise ValueError(f"{name} contains NaN or infinity in the checkpoint")
+    if not all(abs(each) <= MAX_NUMBER for each in items if isinstance(each, int | float)):
+        raise ValueError(
+            f"{name} contains NaN, infinity or a number that is too large in the checkpoint"
+        )
 
 
 def _items(value: object) -> Sequence[object]:

@@ -222,13 +222,21 @@ def test_stored_tensor_is_loaded(tmp_path: Path, tensor: torch.Tensor) -> None:
     assert torch.equal(state["tensor"], tensor)
 
 
-VALUES = [0.5, 7, True, None, "text", [1, "a", 2.5], (0.9, 0.95)]
+VALUES = [
+    (0.5, 0.0),
+    (7, 0),
+    (True, False),
+    (None, None),
+    ("text", ""),
+    ([1, "a", 2.5], [0, "", 0.0]),
+    ((0.9, 0.95), (0.0, 0.0)),
+]
 
 
-@pytest.mark.parametrize("value", VALUES)
-def test_stored_value_is_loaded(tmp_path: Path, value: object) -> None:
+@pytest.mark.parametrize(("value", "current"), VALUES)
+def test_stored_value_is_loaded(tmp_path: Path, value: object, current: object) -> None:
     folder = make_checkpoint(tmp_path / "saved", {"value": value})
-    state = {"value": type(value)() if value is not None else None}
+    state = {"value": current}
 
     load_into(state, SafeReader(folder))
 
@@ -247,8 +255,10 @@ def test_value_of_another_type_is_rejected(tmp_path: Path) -> None:
     [
         (("x", "y"), "scale contains str"),
         ((0.9, [0.95]), "scale contains list"),
-        ((0.9, float("nan")), "scale contains NaN or infinity"),
-        ((float("inf"), 0.9), "scale contains NaN or infinity"),
+        ((0.9, float("nan")), "scale contains NaN, infinity"),
+        ((float("inf"), 0.9), "scale contains NaN, infinity"),
+        ((0.9,) * 100_000, "scale has 100,000 items in the checkpoint, not 2"),
+        ((), "scale has 0 items in the checkpoint, not 2"),
     ],
 )
 def test_value_with_other_items_is_rejected(tmp_path: Path, stored: object, problem: str) -> None:
@@ -258,11 +268,15 @@ def test_value_with_other_items_is_rejected(tmp_path: Path, stored: object, prob
         load_into({"scale": (0.9, 0.99)}, SafeReader(folder))
 
 
-@pytest.mark.parametrize("stored", [float("nan"), -float("inf")])
-def test_number_that_is_not_finite_is_rejected(tmp_path: Path, stored: float) -> None:
+@pytest.mark.parametrize(
+    "stored",
+    [float("nan"), -float("inf"), 2**2000, -(2**2000), 1e39],
+    ids=["NaN", "infinity", "int", "negative int", "float"],
+)
+def test_number_that_is_not_finite_or_too_large_is_rejected(tmp_path: Path, stored: float) -> None:
     folder = make_checkpoint(tmp_path / "saved", {"lr": stored})
 
-    with pytest.raises(ValueError, match="lr contains NaN or infinity"):
+    with pytest.raises(ValueError, match="lr contains NaN, infinity or a number that is too large"):
         load_into({"lr": 0.1}, SafeReader(folder))
 
 
