@@ -4,6 +4,7 @@ A listing calls `check_listed` with the number of its entries so far, where an e
 one, before the entries are retained; an error that it raises ends the listing. Nothing is cached.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,6 +13,9 @@ from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
 
 from .responses import LimitedResponse, LimitedS3Session
+
+# gcsfs logs the errors that it raises, with tracebacks and all text of the server.
+logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 
 
 class LimitedS3(S3FileSystem):  # type: ignore[misc]

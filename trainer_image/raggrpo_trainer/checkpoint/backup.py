@@ -21,6 +21,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from raggrpo_api import names
+from raggrpo_api.fields.text import one_line
 from raggrpo_api.file_names import path_below
 from raggrpo_api.foreign_bodies import unsuitable_body
 from raggrpo_api.secrets.redaction import display_url
@@ -52,6 +53,8 @@ MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
 MAX_EXAMINED_FILES = 20_000
 """Files of these folders whose sizes are compared."""
+MAX_PROBLEM = 300
+"""Characters of an error of a client, which may contain any text of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,4 +305,6 @@ def _translate_errors(action: str) -> Iterator[None]:
 
 
 def _text(error: Exception) -> str:
-    return str(unsuitable_body(error) or f"{type(error).__name__}: {error}")
+    text = str(unsuitable_body(error) or f"{type(error).__name__}: {error}")
+    # Cut after redaction: half of a URL may show its password.
+    return display_url(one_line(text, 4 * MAX_PROBLEM))[:MAX_PROBLEM]

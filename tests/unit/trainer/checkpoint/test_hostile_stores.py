@@ -65,6 +65,17 @@ def test_endless_error_is_limited(store: HubServer, scheme: str) -> None:
     assert f"more than {MAX_BODY_BYTES:,} bytes" in str(failure(scheme))
 
 
+def test_error_of_gcs_is_one_line_without_traceback_in_log(
+    store: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "\x1b[31mtoken expired\nhttps://user:password@host/?key=secret " + "y" * 10_000
+    respond(store, lambda handler: handler.answer(401, {"error": {"message": text}}))
+    _, _, problem = str(failure("gs")).partition("gs://bucket/backups: ")
+    assert problem.startswith("HttpError: token expired https://host/ yyy")
+    assert len(problem) == backup.MAX_PROBLEM
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(("scheme", "region"), [("s3", {}), ("s3", {REGION: "x"}), ("gs", {})])
 def test_redirects_to_other_servers_are_not_followed(
     store: HubServer, scheme: str, region: dict[str, str]
