@@ -83,8 +83,14 @@ _LABELS = ("id2label", "label2id")
 """Fields with an entry for each class."""
 _TOKENS = {name: -1 for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
 """Fields with token ids and their minimum; some models have -1 for no token."""
-_LAYERS = re.compile(r"(?:^|_)(?:n_)?(?:layers?|depth|blocks)$")
-"""Ends of the names of fields with a number of layers, such as `encoder_layers` and `n_layer`."""
+_LAYERS = re.compile(
+    r"(?:^|_)(?:n_)?(?:layers?|depths?|blocks|block_sizes|hidden_groups|group_num"
+    r"|feedforward_networks|languages)$"
+)
+"""Ends of the names of fields with a number of layers, such as `encoder_layers` and `n_layer`.
+
+A list has the numbers of several groups of layers, or one layer for each entry.
+"""
 _WEIGHTS = (
     "model.safetensors",
     INDEX,
@@ -356,6 +362,8 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
     elif name in _KERNELS and (not isinstance(value, str | None) or value not in _OWN_KERNELS):
         yield f"{path} is {value!r:.40}, which is not part of transformers or compiles code"
     most = MAX_LAYERS if _LAYERS.search(name) else _LIMITS.get(name, MAX_SIZE)
+    if most == MAX_LAYERS and isinstance(value, list) and len(value) > most:
+        yield f"{path} has {len(value):,} entries, more than {most:,}"
     is_size = name in _SIZES or name in _TOKENS
     for each in value if isinstance(value, list) else [value]:
         if is_size and each is not None and (type(each) is not int or each < _TOKENS.get(name, 0)):

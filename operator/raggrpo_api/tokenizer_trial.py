@@ -5,12 +5,10 @@ Its library may abort, panic or never end, and its rules may expand a short text
 
 import json
 import os
-import resource
 import signal
 import string
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +21,7 @@ from .model_folder import (
     require_safe_model,
 )
 from .python_tokenizers import CLASSES, MODEL_TYPES
+from .resource_limits import limit_resources
 from .tokenizer_rules import MAX_EXPANSION as MAX_RULE_EXPANSION
 from .tokenizer_rules import expansion
 
@@ -46,7 +45,6 @@ _PANIC = "PanicException"
 _REJECTED = 3
 """Exit code of the child process; the last line of its errors is the problem with its remedy."""
 _REMEDY = "use the tokenizer of the original model"
-_STATUS = Path("/proc/self/status")
 
 
 def require_loadable(folder: Path, module: str) -> None:
@@ -93,7 +91,7 @@ def run_trial(
     file = folder / TOKENIZER_FILE
     is_enough = file.exists() and not _is_in_python(folder)
     load = (lambda _: _round_trip(read(str(file)))) if is_enough else import_loader()
-    _limit_resources()
+    limit_resources(MAX_CPU_SECONDS, MAX_MEMORY)
     try:
         ids, text = load(folder)(SAMPLE)
     except MemoryError:
@@ -148,16 +146,6 @@ def require_bounded_rules(tokenizer: Any) -> None:
         if characters > MAX_RULE_EXPANSION:
             more = f"more than {MAX_RULE_EXPANSION} characters"
             _reject(f"has a {name} that writes {more} for some characters: {_REMEDY}")
-
-
-def _limit_resources() -> None:
-    """Limit what this process may use from now on."""
-    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
-    used = next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData")), 0)
-    seconds = int(time.process_time()) + MAX_CPU_SECONDS
-    resource.setrlimit(resource.RLIMIT_DATA, (used + MAX_MEMORY, used + MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _reject(problem: str) -> NoReturn:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook as register_hook
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
+from raggrpo_api.tensor_limit import limited_tensors
 from raggrpo_api.tokenizer_trial import is_failure
 
 from .corpus import CorpusError
@@ -203,9 +205,10 @@ def _load(path: Path) -> tuple[Any, Any]:
 def _require_weights(path: Path, config: Any) -> None:
     """Raise CorpusError if config.json specifies more parameters than the files can contain.
 
-    transformers would initialize them. A parameter has at least one byte.
+    transformers would initialize them. A parameter has at least one byte. Raises UnsafeModel if
+    they are too many tensors.
     """
-    with torch.device("meta"):
+    with limited_tensors(register_hook, path), torch.device("meta"):
         parameters = AutoModel.from_config(config, trust_remote_code=False).num_parameters()
     stored = sum(file.stat().st_size for file in loaded_files(path) if is_weight_file(file))
     if parameters > stored:

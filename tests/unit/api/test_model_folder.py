@@ -108,6 +108,33 @@ def test_attention_of_transformers_is_accepted(tmp_path: Path, value: object) ->
     assert read_model_json(folder / "config.json")["attn_implementation"] == value
 
 
+@pytest.mark.parametrize(
+    ("name", "most", "more", "problem"),
+    [
+        ("num_hidden_groups", 1_000, 1_001, "is 1001, more than 1,000"),
+        ("inner_group_num", 1_000, 1_001, "is 1001, more than 1,000"),
+        ("num_feedforward_networks", 1_000, 1_001, "is 1001, more than 1,000"),
+        ("block_sizes", [4, 1_000], [4, 1_001], "is 1001, more than 1,000"),
+        ("block_sizes", [1] * 1_000, [1] * 1_001, "has 1,001 entries, more than 1,000"),
+        ("languages", ["en"] * 1_000, ["en"] * 1_001, "has 1,001 entries, more than 1,000"),
+    ],
+)
+def test_fields_that_repeat_layers_are_limited(
+    tmp_path: Path, name: str, most: object, more: object, problem: str
+) -> None:
+    config = make_folder(tmp_path / "model", SAFE, **{name: most}) / "config.json"
+    assert read_model_json(config) == {name: most}
+    config.write_text(json.dumps({name: more}))
+    with pytest.raises(UnsafeModel, match=f"config.json: {name} {problem}: correct the file"):
+        read_model_json(config)
+
+
+@pytest.mark.parametrize("name", ["num_experts", "n_group", "num_key_value_groups", "groups"])
+def test_numbers_that_repeat_no_layers_are_accepted(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, **{name: 2_048})
+    assert read_model_json(folder / "config.json") == {name: 2_048}
+
+
 def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", SAFE, "adapter_config.json")
     (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere"}')

@@ -190,7 +190,3 @@ def main(path: str, write: Callable[[str], object] = sys.stdout.write) -> None:
         for layout, each in (result.layouts or {}).items()
     }
     write(json.dumps({**asdict(result), "layouts": layouts}) + "\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -8,12 +8,16 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook as register_hook
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from raggrpo_api.model_folder import UnsafeModel
 from raggrpo_api.spec.lora import LoraSpec
+from raggrpo_api.tensor_limit import limited_tensors
 
 from .lora import UnsupportedLora, adapt, lora_targets, merged_parameters
 from .small_model import VOCABULARY, NotSmall, small_model
@@ -42,11 +46,11 @@ class LoraResult:
 def check_lora(config: PreTrainedConfig, lora: LoraSpec) -> LoraResult:
     """Return the size of the targets, after training adapters of a small model for one step."""
     try:
-        with torch.device("meta"):
+        with limited_tensors(register_hook, Path(config.name_or_path)), torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         targets = lora_targets(model, lora)
         problem = adapter_problem(small_model(config), small_model(config), lora)
-    except (UnsupportedLora, NotSmall) as error:
+    except (UnsupportedLora, NotSmall, UnsafeModel) as error:
         return LoraResult(str(error))
     return LoraResult(
         problem,
@@ -105,7 +109,3 @@ def main(path: str, lora: str, write: Callable[[str], object] = sys.stdout.write
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     result = check_lora(config, LoraSpec.model_validate_json(lora))
     write(json.dumps(asdict(result)) + "\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

@@ -6,10 +6,15 @@ The weights are larger than usual, so that errors of a layer are visible in the 
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook as register_hook
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from raggrpo_api.model_folder import UnsafeModel
+from raggrpo_api.tensor_limit import limited_tensors
 
 VOCABULARY = 128
 MAX_PARAMETERS = 60_000_000
@@ -119,11 +124,12 @@ class NotSmall(Exception):
 def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> PreTrainedModel:
     """Build the small model in fp32 on the CPU, in eval mode, with deterministic weights.
 
-    Raises NotSmall if the model cannot be built or is larger than MAX_PARAMETERS.
+    Raises NotSmall if the model cannot be built, is larger than MAX_PARAMETERS or has too many
+    tensors.
     """
     try:
         small = small_config(config)
-        with torch.device("meta"):
+        with limited_tensors(register_hook, Path(config.name_or_path)), torch.device("meta"):
             size = sum(p.numel() for p in AutoModelForCausalLM.from_config(small).parameters())
         if size > MAX_PARAMETERS:
             raise NotSmall(
@@ -136,6 +142,8 @@ def small_model(config: PreTrainedConfig, *, attention: str | None = None) -> Pr
         )
     except NotSmall:
         raise
+    except UnsafeModel as error:
+        raise NotSmall(str(error)) from error
     except Exception as error:  # models raise various errors for unexpected sizes
         raise NotSmall(f"{type(error).__name__}: {error}") from error
     _strengthen(model)

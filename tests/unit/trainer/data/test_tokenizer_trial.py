@@ -185,7 +185,7 @@ def test_trial_loads_files_that_transformers_reads_instead_of_tokenizer_json(
 
         return load
 
-    monkeypatch.setattr(tokenizer_trial, "_limit_resources", lambda: None)
+    monkeypatch.setattr(tokenizer_trial, "limit_resources", lambda *_: None)
     tokenizer_trial.run_trial(Tokenizer.from_file, import_loader)
 
     assert loaded == [folder]

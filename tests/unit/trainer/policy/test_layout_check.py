@@ -129,3 +129,11 @@ def test_accepted_families_match_plain_model_in_training(tmp_path: Path) -> None
         if nats > ROUNDING or metrics.non_finite:
             off[model_type] = f"{nats:.2g} nats"
     assert not off, "\n".join(f"{model_type}: {what}" for model_type, what in off.items())
+
+
+def test_family_whose_small_model_has_too_many_tensors_is_rejected() -> None:
+    config = CONFIG_MAPPING["xmod"](
+        is_decoder=True, languages=[str(each) for each in range(3_000)], name_or_path="model"
+    )
+    expected = "model/config.json specifies a model of more than 20,000 tensors: copy the file"
+    assert expected in layout_check.check_family(config).problem

@@ -53,6 +53,12 @@ def test_each_adapter_of_dense_family_is_trained_and_merges(model_type: str) -> 
     assert adapter_problem(small_model(config), small_model(config), LoraSpec()) == ""
 
 
+def test_model_of_too_many_tensors_is_rejected() -> None:
+    config = Qwen2Config(num_hidden_layers=2_000, name_or_path="model")
+    problem = check_lora(config, LoraSpec()).problem
+    assert "model/config.json specifies a model of more than 20,000 tensors: copy the" in problem
+
+
 @pytest.mark.parametrize(("model_type", "message"), REJECTED.items())
 def test_family_whose_adapters_would_be_ignored_is_rejected(model_type: str, message: str) -> None:
     config = config_of(model_type)

@@ -7,6 +7,18 @@ import pytest
 from raggrpo_trainer.preflight.experiment import run_experiment
 
 real_run = subprocess.run
+LIMITED = """
+import sys, time, types
+from raggrpo_trainer.preflight import experiment
+module = types.ModuleType("raggrpo_trainer.policy.greedy")
+def main():
+    {}
+module.main = main
+sys.modules[module.__name__] = module
+experiment.MAX_CPU_SECONDS, experiment.MAX_MEMORY = 1, 64 << 20
+experiment.main("greedy")
+"""
+"""Runs an experiment with lower limits."""
 
 
 @pytest.mark.parametrize(
@@ -19,6 +31,11 @@ real_run = subprocess.run
         ),
         ("raise SystemExit(7)", "cannot build the model: layout_check exited with code 7"),
         ("raise ValueError('bad width')", "cannot build the model: ValueError: bad width"),
+        (
+            LIMITED.format("while time.process_time() < 9: pass"),
+            "layout_check was killed by SIGXCPU after 200 s of CPU time while it built the model",
+        ),
+        (LIMITED.format("bytearray(1 << 30)"), "cannot build the model: MemoryError"),
     ],
 )
 def test_problem_of_failed_experiment_names_its_exit(
