@@ -60,3 +60,5 @@ MAX_HISTORY_BYTES: Final = 256 << 20
 """Training history of a job; one attempt writes at most 160 MiB."""
 MAX_PASSAGES_CHARACTERS: Final = 1 << 20
 """Characters of all passages that a sample receives from a call; prompts hold fewer."""
+MAX_LISTING_SECONDS: Final = 120
+"""Time to list objects; an object store may send any number of pages of any size."""

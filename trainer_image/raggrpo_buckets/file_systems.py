@@ -6,11 +6,14 @@ one, before the entries are retained; an error that it raises ends the listing. 
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
+
+from raggrpo_api.limits import MAX_LISTING_SECONDS
 
 from .responses import LimitedResponse, LimitedS3Session
 
@@ -32,10 +35,11 @@ class LimitedS3(S3FileSystem):  # type: ignore[misc]
         self._check_listed = check_listed
 
     async def _list_pages(self, method: str, **options: Any) -> AsyncIterator[Any]:
-        listed = 0
+        listed, end = 0, time.monotonic() + MAX_LISTING_SECONDS
         async for page in super()._list_pages(method, **options):
             listed += _entries(page, "Contents", "CommonPrefixes")
             self._check_listed(listed)
+            _check_time(end)
             yield page
 
 
@@ -51,14 +55,22 @@ class LimitedGcs(GCSFileSystem):  # type: ignore[misc]
             use_listings_cache=False,
         )
         self._check_listed = check_listed
-        self._listed = 0
+        self._listed, self._end = 0, 0.0
 
     async def _call_list_objects(self, *arguments: Any, **options: Any) -> Any:
+        if not options.get("pageToken"):
+            self._listed, self._end = 0, time.monotonic() + MAX_LISTING_SECONDS
         page = await super()._call_list_objects(*arguments, **options)
-        before = self._listed if options.get("pageToken") else 0
-        self._listed = before + _entries(page, "items", "prefixes")
+        self._listed += _entries(page, "items", "prefixes")
         self._check_listed(self._listed)
+        _check_time(self._end)
         return page
+
+
+def _check_time(end: float) -> None:
+    """Raise ConnectionError after a listing's time; fsspec drops the text of a TimeoutError."""
+    if time.monotonic() > end:
+        raise ConnectionError(f"the listing takes more than {MAX_LISTING_SECONDS:g} s")
 
 
 def _entries(page: Any, *fields: str) -> int:

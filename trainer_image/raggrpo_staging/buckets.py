@@ -12,6 +12,7 @@ from typing import Any
 
 from raggrpo_api.fields.source import BucketSource, Scheme
 from raggrpo_api.foreign_bodies import unsuitable_body
+from raggrpo_api.limits import MAX_LISTING_SECONDS
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
@@ -28,8 +29,6 @@ from .failures import (
 from .remote import Checksum, Remote, RemoteFile, Snapshot
 from .selection import require_few, role_files, single_file
 
-MAX_LISTING_SECONDS = 120
-"""Time to list a folder, of which a store may send any number of empty pages."""
 _MD5 = re.compile("[0-9a-f]{32}")
 _NO_CREDENTIALS = ("NoCredentialsError", "DefaultCredentialsError")
 

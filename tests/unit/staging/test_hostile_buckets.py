@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from raggrpo_api.fields.source import BucketSource, Scheme
 from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
-from raggrpo_staging import buckets, selection
+from raggrpo_buckets import file_systems
+from raggrpo_staging import selection
 from raggrpo_staging.buckets import BucketRemote
 from raggrpo_staging.failures import StagingFailed
 from support.servers.hub_server import HubHandler, HubServer
@@ -149,11 +151,30 @@ def test_number_of_objects_is_limited(
 
     store.faults.insert(0, answer)
     monkeypatch.setattr(selection, "MAX_ENTRIES", 45)
-    monkeypatch.setattr(buckets, "MAX_LISTING_SECONDS", 10)
     with pytest.raises(StagingFailed, match="model has more than 45 files and") as raised:
         open_remote(scheme).snapshot("")
     assert raised.value.reason is StagingReason.UNSUITABLE_CONTENT
     assert next(listed) < 100
+
+
+@pytest.mark.parametrize(("scheme", "page"), [(Scheme.S3, s3_page), (Scheme.GS, gcs_page)])
+def test_time_of_listing_is_limited(
+    store: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme,
+    page: Callable[[list[str]], bytes],
+) -> None:
+    def answer(handler: HubHandler) -> None:
+        is_listing = "prefix=" in handler.path
+        handler.answer(*(200, {}, {}, page(["model/a.json"])) if is_listing else (404, {}))
+
+    send(store, answer)
+    monkeypatch.setattr(file_systems, "MAX_LISTING_SECONDS", 0.2)
+    with pytest.raises(StagingFailed, match=r"the listing takes more than 0\.2 s"):
+        open_remote(scheme).snapshot("")
+    sent = len(store.requests)
+    time.sleep(0.2)
+    assert len(store.requests) == sent
 
 
 def test_replaced_gcs_object_is_not_read(store: HubServer) -> None:

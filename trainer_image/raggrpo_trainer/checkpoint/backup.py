@@ -24,6 +24,7 @@ from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.file_names import path_below
 from raggrpo_api.foreign_bodies import unsuitable_body
+from raggrpo_api.limits import MAX_LISTING_SECONDS
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
@@ -47,8 +48,6 @@ READ_AHEAD_BYTES = 48 * 2**20
 """Bytes per request to remote storage, besides those of a read."""
 MAX_ENTRIES = 10_000
 """Files and folders at the URL."""
-MAX_LISTING_SECONDS = 120
-"""Time to list them, of which a store may send any number of empty pages."""
 MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
 MAX_EXAMINED_FILES = 20_000
@@ -180,13 +179,16 @@ def check_readable(url: str, key: str) -> None:
 
 
 def _candidates(url: str, file_system: Any, root: str) -> list[CheckpointName]:
-    if not file_system.isdir(root):
-        return []
     if isinstance(file_system, LocalFileSystem):
+        if not file_system.isdir(root):
+            return []
         with os.scandir(root) as entries:
             folders = [each.name for each in islice(entries, MAX_ENTRIES + 1)]
     else:
-        paths = file_system.ls(root, detail=False, timeout=MAX_LISTING_SECONDS)
+        try:
+            paths = file_system.ls(root, detail=False, timeout=MAX_LISTING_SECONDS)
+        except FileNotFoundError:
+            return []
         folders = [posixpath.basename(each.rstrip("/")) for each in paths]
     _require_few(url, len(folders))
     return CheckpointName.among(folders)
