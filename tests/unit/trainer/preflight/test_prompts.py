@@ -9,6 +9,7 @@ from raggrpo_api.trainer.preflight import CheckState
 from raggrpo_trainer.data import template_time
 from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.data.tokenizer import MAX_TOKEN_CHARACTERS, load_tokenizer, prompt_ids
+from raggrpo_trainer.preflight import limited_tokenizer
 from raggrpo_trainer.preflight.finding import Finding
 from raggrpo_trainer.preflight.prompts import MIN_MEASURED_ROWS, check_lengths
 from support.builders.trainer.preflight import make_fit_config
@@ -75,6 +76,15 @@ def test_template_that_takes_much_time_is_rejected(
     assert finding.state is CheckState.FAILED
     assert "prompt 0 is rejected by the chat template (TemplateTooSlow" in finding.evidence
     assert sys.gettrace() is before
+
+
+def test_time_of_all_prompts_together_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited_tokenizer, "MAX_TEMPLATE_SECONDS", 0.0)
+    finding = check(tmp_path, [make_prompt()])
+    assert finding.state is CheckState.FAILED
+    assert "(TemplateTooSlow: more than 0 seconds of CPU time for all prompts" in finding.evidence
 
 
 @pytest.mark.row("D16")
