@@ -10,7 +10,7 @@ from raggrpo_trainer.data.tokenizer import Tokenizer
 
 MAX_TEMPLATE_MEMORY = 512 << 20
 """Bytes that a chat template may allocate to render one prompt."""
-MAX_TEMPLATE_SECONDS = 60.0
+MAX_TEMPLATE_SECONDS = 30.0
 """CPU time to render all prompts; a typical template renders 10,000 prompts in 10 s."""
 
 
