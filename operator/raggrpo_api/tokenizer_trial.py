@@ -22,8 +22,7 @@ from .model_folder import (
 )
 from .python_tokenizers import CLASSES, MODEL_TYPES
 from .resource_limits import limit_resources
-from .tokenizer_rules import MAX_EXPANSION as MAX_RULE_EXPANSION
-from .tokenizer_rules import expansion
+from .tokenizer_rules import require_bounded
 
 RoundTrip = Callable[[str], tuple[Sequence[int], str]]
 """Returns the tokens of a text, and their text."""
@@ -98,6 +97,8 @@ def run_trial(
         _reject(_memory_problem())
     except Exception:  # a panic of the library is no Exception
         return
+    if not ids:
+        _reject(f"makes no tokens of a sample text: {_REMEDY}")
     for size, unit in ((len(ids), "tokens"), (len(text), "characters")):
         if size > MAX_EXPANSION * len(SAMPLE):
             _reject(f"expands {len(SAMPLE):,} characters to {size:,} {unit}: {_REMEDY}")
@@ -137,15 +138,12 @@ def require_bounded_rules(tokenizer: Any) -> None:
 
     A tokenizer of transformers without the library is None; its rules are code of transformers.
     """
-    for name in ("normalizer", "decoder"):
-        rule = getattr(tokenizer, name, None)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        rule = getattr(tokenizer, part, None)
         try:
-            characters = expansion(json.loads(rule.__getstate__())) if rule else 1
+            require_bounded(part, json.loads(rule.__getstate__()) if rule else None)
         except ValueError as error:
-            _reject(f"has a {name} that cannot be used: {error}: {_REMEDY}")
-        if characters > MAX_RULE_EXPANSION:
-            more = f"more than {MAX_RULE_EXPANSION} characters"
-            _reject(f"has a {name} that writes {more} for some characters: {_REMEDY}")
+            _reject(f"has a {part} with {error}: {_REMEDY}")
 
 
 def _reject(problem: str) -> NoReturn:

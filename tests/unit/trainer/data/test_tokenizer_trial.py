@@ -58,6 +58,7 @@ def suffix(tokens: int) -> dict[str, Any]:
     }
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "fixed padding": (
         {"padding": padding(strategy={"Fixed": 100_000_000})},
@@ -74,15 +75,38 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "word outside of the sample that becomes 600 letters": (
         normalizer("question", 600),
-        "has a normalizer that writes more than 64 characters for some characters: use the",
+        "has a normalizer with rules that write more than 64 characters for a character: use the",
     ),
     "decoder of the same": (
         {"decoder": {"type": "Sequence", "decoders": replacements("question", 600)}},
-        "has a decoder that writes more than 64 characters for some characters: use the",
+        "has a decoder with rules that write more than 64 characters for a character: use the",
     ),
     "100 rules": (
-        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 100}},
-        "has a normalizer that cannot be used: more than 64 rules: use the tokenizer of",
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}] * 100}},
+        "has a normalizer with more than 64 rules: use the tokenizer of",
+    ),
+    "bytes of bytes": (
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 26}},
+        "has a normalizer with 26 rules ByteLevel (limit 1): use the tokenizer of",
+    ),
+    "bytes of bytes in words": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES, BYTES]}},
+        "has a pre_tokenizer with 2 rules ByteLevel (limit 1): use the tokenizer of",
+    ),
+    "template with the text twice": (
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2,
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
+        "has a post_processor with a template that repeats the tokens of a text (single): use",
+    ),
+    "text without tokens": (
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "[\\s\\S]+"}, "content": ""}},
+        "makes no tokens of a sample text: use the tokenizer of the original model",
     ),
     "tokens that are added to each text": (
         {"post_processor": suffix(20_000)},
@@ -181,7 +205,7 @@ def test_trial_loads_files_that_transformers_reads_instead_of_tokenizer_json(
     def import_loader() -> Any:
         def load(folder: Path) -> Any:
             loaded.append(folder)
-            return lambda _: ((), "")
+            return lambda _: ([1], "a")
 
         return load
 
