@@ -16,6 +16,11 @@ from typing import Any
 MIN_OBJECTS = 100_000
 """Objects that any pickle may have, besides one per three bytes; those of DCP have one per 4.5."""
 
+MAX_GLOBALS = 1_000
+"""Classes and functions that a pickle may name."""
+MAX_NAME = 200
+"""Characters of their modules and names."""
+
 
 @dataclass(slots=True, eq=False)
 class Global:
@@ -60,6 +65,7 @@ class _Reader(pickle._Unpickler):
     def __init__(self, content: bytes, has_objects: bool) -> None:
         super().__init__(BytesIO(content))
         self._has_objects = has_objects
+        self._globals: dict[tuple[str, str], Global] = {}
 
     def load(self) -> Any:
         """Return the value. Unlike that of pickle, this does not copy the content into frames."""
@@ -79,7 +85,12 @@ class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Global:
         if not self._has_objects:
             raise ValueError(f"it contains {module}.{name}, but a value has no objects")
-        return Global(f"{module:.200}.{name:.200}")
+        known = self._globals.get((module, name))
+        if known is None:
+            if max(len(module), len(name)) > MAX_NAME or len(self._globals) >= MAX_GLOBALS:
+                raise ValueError("it names too many or too long classes")
+            known = self._globals[module, name] = Global(f"{module}.{name}")
+        return known
 
     def persistent_load(self, pid: Any) -> Instance:
         return Instance("", (pid,))
@@ -180,7 +191,7 @@ def paused_garbage_collection() -> Iterator[None]:
 _ALLOCATIONS = [
     *(pickle.MARK, pickle.EMPTY_TUPLE, pickle.EMPTY_LIST, pickle.EMPTY_DICT, pickle.MEMOIZE),
     *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
-    *(pickle.NEWOBJ, pickle.REDUCE, pickle.BINPERSID),
+    *(pickle.NEWOBJ, pickle.REDUCE, pickle.BINPERSID, pickle.STACK_GLOBAL),
 ]
 """Operations of one byte that allocate about 100 bytes. Others allocate up to 15 per byte."""
 _DAMAGED = (

@@ -158,6 +158,17 @@ SIZE = b"ctorch\nSize\n"
 PATH = b"cpathlib\nPosixPath\n"
 STORAGE_INFO = b"ctorch.distributed.checkpoint.filesystem\n_StorageInfo\n"
 METADATA: dict[str, Attack] = {
+    "one long name of many classes": with_metadata(
+        b"\x80\4(X"
+        + (800).to_bytes(4, "little")
+        + "🎲".encode() * 200
+        + b"\x94"
+        + b"h\0h\0\x93" * 3_000_000
+        + b"t."
+    ),
+    "many classes": with_metadata(
+        b"\x80\4(" + b"".join(b"cm\n%d\n" % i for i in range(1_000_000)) + b"t."
+    ),
     "13 million numbered values": with_metadata(b"\x80\4(" + b"N\x94" * 13_000_000 + b"t."),
     "5 million numbered values": with_metadata(b"\x80\4(" + b"NN\x94" * 5_000_000 + b"t."),
     "more than the files need": with_metadata(b"\x80\4(" + b"N" * 17_000_000 + b"t."),
