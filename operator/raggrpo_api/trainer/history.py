@@ -25,6 +25,8 @@ VALUES_SHARE = 0.6
 With numbers whose names occur once, which need more than twice the memory that is estimated, the
 history with the most values stays below 1 GiB.
 """
+_FOUR_BYTES = 0xF0
+"""First byte of a character of four bytes in UTF-8."""
 _NAME = re.compile(r"metrics\.e([0-9]{1,15})\.jsonl")
 
 
@@ -77,8 +79,7 @@ def read_records(log_dir: Path) -> History:
     remaining = MAX_HISTORY_BYTES
     for epoch, path in sorted(_files(log_dir)):
         for number, line in enumerate(_lines(path, history), 1):
-            values = int(VALUES_SHARE * json_memory(line))
-            remaining -= max(MIN_LINE_BYTES, len(line), values)
+            remaining -= max(MIN_LINE_BYTES, len(line), _memory(line))
             if remaining < 0:
                 limit = f"{MAX_HISTORY_BYTES:,} bytes or too many lines or values"
                 history.add_problem(f"{path.name}: the history has more than {limit}")
@@ -91,6 +92,16 @@ def read_records(log_dir: Path) -> History:
     history.events.sort(key=itemgetter("epoch"))
     history.steps = [steps[step] for step in sorted(steps)]
     return history
+
+
+def _memory(line: bytes) -> int:
+    """Return the bytes for which the values of a line count.
+
+    Python stores a text with one character beyond U+FFFF in 4 bytes per character.
+    """
+    values = VALUES_SHARE * json_memory(line)
+    is_wide = max(line, default=0) >= _FOUR_BYTES or b"\\ud" in line.lower()
+    return int(values + len(line) if is_wide else values)
 
 
 def _files(log_dir: Path) -> list[tuple[int, Path]]:

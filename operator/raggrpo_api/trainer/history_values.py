@@ -44,7 +44,8 @@ def usable_values(record: Record) -> tuple[Record, list[str]]:
     if names:
         return {}, names
     wrong = [name for name, value in record.items() if not checks.get(name, other)(value)]
-    return {name: value for name, value in record.items() if name not in wrong}, wrong
+    rejected = frozenset(wrong)
+    return {name: value for name, value in record.items() if name not in rejected}, wrong
 
 
 def _required_of_event(record: Record) -> dict[str, Check]:

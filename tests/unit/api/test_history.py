@@ -1,4 +1,5 @@
 import json
+import time
 import tracemalloc
 from itertools import count, islice
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from raggrpo_api.trainer import history
 from raggrpo_api.trainer.history import history_file, read_events, read_history, read_records
+from raggrpo_api.trainer.history_values import usable_values
 
 
 def write(folder: Path, epoch: int, records: list[dict[str, Any]], torn: str = "") -> None:
@@ -85,3 +87,32 @@ def test_history_of_100_000_usual_steps_is_read(
     record = {f"some_metric_{i}": 0.123456789 for i in range(60)}
     write(tmp_path, 1, [{"step": step, **record} for step in range(100_000 // share)])
     assert read_records(tmp_path).problem == ""
+
+
+def test_texts_with_wide_characters_stay_below_1_gib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = 100
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", history.MAX_HISTORY_BYTES // share)
+    names = (f"name{i:08d}🎲" for i in count())
+    lines = [
+        {"event": "x", **dict.fromkeys(islice(names, 5000), "b" * 10 + "🎲")} for _ in range(30)
+    ]
+    text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines)
+    history_file(tmp_path, 1).write_text(text)
+    tracemalloc.start()
+    read = read_records(tmp_path)
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "too many lines or values" in read.first_problem
+    assert memory < (1 << 30) / share
+
+
+def test_unusable_values_take_linear_time() -> None:
+    def seconds(number: int) -> float:
+        record = {"epoch": 1, "attempt": 1, "step": 1} | {f"k{i}": "" for i in range(number)}
+        start = time.process_time()
+        assert len(usable_values(record)[1]) == number
+        return time.process_time() - start
+
+    assert seconds(40_000) < 40 * min(seconds(4_000) for _ in range(3))
