@@ -62,6 +62,7 @@ class VectorIndex:
         expected = (_FLAT if exact else _GRAPH, dimension, count, faiss.METRIC_INNER_PRODUCT)
         if _header(file) != (*expected, dimension * count if exact else None):
             raise RuntimeError(f"{file} is not an index of this corpus")
+        faiss.set_deserialization_vector_byte_limit(file.stat().st_size)
         try:
             index: Any = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
         except MemoryError as error:

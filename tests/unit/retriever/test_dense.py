@@ -1,6 +1,7 @@
 """Dense and hybrid search of the managed retriever, compared with brute force on a tiny model."""
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
+from raggrpo_api.limited_memory import limited_memory
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
 from raggrpo_retriever import embedding, index_build
 from raggrpo_retriever.corpus import CorpusError, Passage
@@ -495,6 +497,17 @@ def test_depth_of_search_is_not_read(tmp_path: Path) -> None:
     faiss.write_index(index, str(tmp_path / FILE))
     positions = VectorIndex.read(tmp_path, 300, 4, exact=False).search(VECTORS, 2)[1]
     assert positions.shape == (3, 2)
+
+
+def test_index_that_claims_more_than_its_file_is_rejected_without_memory(tmp_path: Path) -> None:
+    VectorIndex.of([VECTORS], 4, exact=False).write(tmp_path)
+    file = tmp_path / "vectors.faiss"
+    content = file.read_bytes()
+    end_of_header = 37  # before the number of probabilities
+    claimed = struct.pack("<Q", 120_000_000)
+    file.write_bytes(content[:end_of_header] + claimed + content[end_of_header + 8 :])
+    with limited_memory(128 << 20), pytest.raises(RuntimeError, match="limit"):
+        VectorIndex.read(tmp_path, len(VECTORS), 4, exact=False)
 
 
 def test_damaged_index_is_reported_with_remedy(tmp_path: Path, model: Path) -> None:
