@@ -323,8 +323,8 @@ def _foreign_files(value: Mapping[str, Any]) -> Iterator[str]:
         is_file = name.endswith("_file") and name not in _RESOLVED_FILES
         if each and (is_file or name in _ARGUMENTS):
             yield f"{name} is {each!r:.40}, but a tokenizer is loaded only from its own files"
-        elif name == _VERSIONS and not (isinstance(each, list) and all(map(_is_file_name, each))):
-            yield f"{name} is {each!r:.40} instead of names of files in its folder"
+        elif name == _VERSIONS and each not in ([], ["tokenizer.json"]):
+            yield f"{name} is {each!r:.80}, but only tokenizer.json is supported"
 
 
 def _num_tokens(name: str, value: object) -> int:

@@ -12,10 +12,11 @@ from typing import Any
 
 MAX_RULES = 64
 """Rules of a part of a tokenizer, sequences included."""
-MAX_EXPANSION = 64
+MAX_EXPANSION = 160
 """Characters that all replacements of a part together may write per character.
 
-Normalizers of XLM-R write 36: a ligature of Arabic becomes 18 letters, and each may get a space.
+Normalizers of XLM-R write 36: a ligature of Arabic becomes 18 letters, and each may get a space;
+those of others have more such replacements.
 """
 Rule = Mapping[str, Any]
 

@@ -80,11 +80,11 @@ def replaced(written: int) -> Any:
 
 
 def test_replacements_are_limited_by_their_product() -> None:
-    require_bounded("normalizer", rule_of(replaced(64)))
-    with pytest.raises(ValueError, match="write more than 64 characters for a character"):
-        require_bounded("normalizer", rule_of(replaced(66)))
-    empty = normalizers.Sequence([normalizers.Replace(Regex("x*"), "a")] * 7)
-    with pytest.raises(ValueError, match="write more than 64 characters for a character"):
+    require_bounded("normalizer", rule_of(replaced(160)))
+    with pytest.raises(ValueError, match="write more than 160 characters for a character"):
+        require_bounded("normalizer", rule_of(replaced(162)))
+    empty = normalizers.Sequence([normalizers.Replace(Regex("x*"), "a")] * 8)
+    with pytest.raises(ValueError, match="write more than 160 characters for a character"):
         require_bounded("normalizer", rule_of(empty))
 
 
@@ -134,7 +134,7 @@ def character_map(*texts: str) -> dict[str, Any]:
 def test_character_map_counts_as_its_longest_text() -> None:
     for texts in ((), ("a", "東京駅", "b"), ("z" * MAX_EXPANSION,)):
         require_bounded("normalizer", character_map(*texts))
-    with pytest.raises(ValueError, match="write more than 64 characters for a character"):
+    with pytest.raises(ValueError, match="write more than 160 characters for a character"):
         require_bounded("normalizer", character_map("a", "z" * (MAX_EXPANSION + 1)))
 
 

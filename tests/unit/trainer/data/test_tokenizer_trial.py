@@ -73,13 +73,13 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         normalizer("a", 4, 4),
         "tokens: use the tokenizer of the original model",
     ),
-    "word outside of the sample that becomes 600 letters": (
-        normalizer("question", 600),
-        "has a normalizer with rules that write more than 64 characters for a character: use the",
+    "word outside of the sample that becomes 1,600 letters": (
+        normalizer("question", 1600),
+        "has a normalizer with rules that write more than 160 characters for a character: use the",
     ),
     "decoder of the same": (
-        {"decoder": {"type": "Sequence", "decoders": replacements("question", 600)}},
-        "has a decoder with rules that write more than 64 characters for a character: use the",
+        {"decoder": {"type": "Sequence", "decoders": replacements("question", 1600)}},
+        "has a decoder with rules that write more than 160 characters for a character: use the",
     ),
     "100 rules": (
         {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}] * 100}},
