@@ -345,8 +345,6 @@ def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
         yield f"{path[:40]}… is nested too deeply"
     elif isinstance(value, Mapping):
         for name, each in value.items():
-            if name in _LABELS and isinstance(each, Mapping) and len(each) > MAX_LABELS:
-                yield f"{path}{name} has {len(each):,} entries, more than {MAX_LABELS:,}"
             yield from _field_problems(name, each, f"{path}{name}")
             yield from _problems(each, f"{path}{name}.", depth + 1)
     elif isinstance(value, list):
@@ -362,6 +360,8 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
     elif name in _KERNELS and (not isinstance(value, str | None) or value not in _OWN_KERNELS):
         yield f"{path} is {value!r:.40}, which is not part of transformers or compiles code"
     most = MAX_LAYERS if _LAYERS.search(name) else _LIMITS.get(name, MAX_SIZE)
+    if name in _LABELS and isinstance(value, Mapping) and len(value) > MAX_LABELS:
+        yield f"{path} has {len(value):,} entries, more than {MAX_LABELS:,}"
     if most == MAX_LAYERS and isinstance(value, list) and len(value) > most:
         yield f"{path} has {len(value):,} entries, more than {most:,}"
     is_size = name in _SIZES or name in _TOKENS

@@ -63,6 +63,16 @@ def test_short_lines_count_for_their_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(read_history(tmp_path)) == 300
 
 
+def require_small_memory(folder: Path, limit: int) -> None:
+    """Read a history that exceeds its limit, with less than `limit` bytes of memory."""
+    tracemalloc.start()
+    read = read_records(folder)
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "too many lines or values" in read.first_problem
+    assert memory < limit
+
+
 def test_numbers_with_different_names_stay_below_1_gib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,12 +81,7 @@ def test_numbers_with_different_names_stay_below_1_gib(
     names = (f"k{i}" for i in count())
     lines = [{"step": i, **dict.fromkeys(islice(names, 5000), 3.5)} for i in range(30)]
     write(tmp_path, 1, lines)
-    tracemalloc.start()
-    read = read_records(tmp_path)
-    memory, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert "too many lines or values" in read.first_problem
-    assert memory < (1 << 30) / share
+    require_small_memory(tmp_path, (1 << 30) // share)
 
 
 def test_history_of_100_000_usual_steps_is_read(
@@ -100,12 +105,7 @@ def test_texts_with_wide_characters_stay_below_1_gib(
     ]
     text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines)
     history_file(tmp_path, 1).write_text(text)
-    tracemalloc.start()
-    read = read_records(tmp_path)
-    memory, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert "too many lines or values" in read.first_problem
-    assert memory < (1 << 30) / share
+    require_small_memory(tmp_path, (1 << 30) // share)
 
 
 def test_unusable_values_take_linear_time() -> None:
