@@ -13,32 +13,15 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO
 
-from .limited_memory import limited_memory
-from .limits import (
-    MAX_BATCH_BYTES,
-    MAX_EXPANDED_BATCH_BYTES,
-    MAX_EXPANSION,
-    MAX_JSON_DEPTH,
-    MAX_JSON_MEMORY,
-    MAX_ROW_BYTES,
-    MAX_ROW_GROUP_BYTES,
-    MIN_EXPANDED_BYTES,
-)
+from .limits import MAX_JSON_DEPTH, MAX_JSON_MEMORY
 
-MAX_BATCH_ROWS = 4096
-"""Rows of a parquet file that are read at a time."""
-MAX_GROUP_VALUES = 1 << 26
-"""Values of a column in a row group; a row may have all of them."""
 _MIN_READ = 1 << 20
 """Bytes to read of a file whose size is reported as smaller, such as a file of /proc."""
-_ROW_BYTES = 256
-"""Least memory of a row."""
 VALUE_BYTES = 64
 """Least memory of a value, with its reference."""
 _JSON_BYTES = {"{": 240, "[": 88, ",": VALUE_BYTES}
@@ -46,9 +29,6 @@ _JSON_BYTES = {"{": 240, "[": 88, ",": VALUE_BYTES}
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
 """Start of an escaped surrogate in JSON; only a pair of surrogates is a character."""
 LINK_REMEDY = "replace the link by the file, or specify the path of the file"
-ROW_GROUP_REMEDY = (
-    "rewrite the file with smaller row groups, such as row_group_size=10_000 in pyarrow"
-)
 
 
 class UnsuitableFile(OSError):
@@ -57,10 +37,6 @@ class UnsuitableFile(OSError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.strerror = reason
-
-
-class LargeRowGroup(UnsuitableFile):
-    """A row group of a parquet file is too large. `strerror` has its size and the limit."""
 
 
 class DuplicateKey(ValueError):
@@ -223,108 +199,6 @@ def limited_lines(file: BinaryIO, limit: int) -> Iterator[bytes]:
         if len(line) > limit:
             raise UnsuitableFile(f"line {number} has more than {limit:,} bytes")
         yield line
-
-
-class _ColumnChunk(Protocol):
-    """A column of a row group; implemented by pyarrow."""
-
-    path_in_schema: str
-    total_uncompressed_size: int
-    num_values: int
-
-
-class _RowGroup(Protocol):
-    """The metadata of a row group; implemented by pyarrow."""
-
-    num_columns: int
-    num_rows: int
-
-    def column(self, i: int) -> _ColumnChunk: ...
-
-
-def batch_rows(group: _RowGroup, columns: Sequence[str], limit: int) -> int:
-    """Return how many rows of some columns of a parquet row group to read at a time.
-
-    A value may have the size of the row group: it is stored once, but any number of rows may refer
-    to it. Raises LargeRowGroup if the row group has more than `limit` bytes or too many values, or
-    UnsuitableFile if it certainly has a row of more than MAX_ROW_BYTES.
-    """
-    prefixes = tuple(f"{name}." for name in columns)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    selected = [each for each in chunks if f"{each.path_in_schema}.".startswith(prefixes)]
-    size = sum(each.total_uncompressed_size for each in selected)
-    limit = min(MAX_ROW_GROUP_BYTES, limit)
-    values = sum(each.num_values for each in selected)
-    longest = max((each.num_values for each in selected), default=0)
-    if size > limit:
-        raise LargeRowGroup(f"a row group has {size:,} bytes, limit {limit:,}")
-    if longest > MAX_GROUP_VALUES:
-        reason = f"a column of a row group has {longest:,} values, limit {MAX_GROUP_VALUES:,}"
-        raise LargeRowGroup(reason)
-    _require_small_rows(size, group.num_rows)
-    row_bytes = max(1, size, VALUE_BYTES * values // max(1, group.num_rows))
-    return max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // row_bytes))
-
-
-class ExpansionBudget:
-    """Limits the memory of the rows of a compressed file by the size of the file."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self.batch_limit = file_bytes + MAX_EXPANDED_BATCH_BYTES
-        """Memory in bytes that reading a batch may need."""
-        self.limit = max(MIN_EXPANDED_BYTES, MAX_EXPANSION * file_bytes)
-        """Memory in bytes that all rows may need."""
-        self._remaining = self.limit
-
-    def spend(self, row: object) -> None:
-        """Count a row. Raises UnsuitableFile if all rows together exceed the budget."""
-        size = _size(row)
-        _require_small_rows(size, 1)
-        self._remaining -= _ROW_BYTES + size
-        if self._remaining < 0:
-            raise self._exceeded(self.limit)
-
-    def require(self, size: int, rows: int) -> None:
-        """Raise UnsuitableFile if the next `rows` rows, of `size` bytes, exceed the budget."""
-        _require_small_rows(size, rows)
-        if size > min(MAX_EXPANDED_BATCH_BYTES, self._remaining):
-            raise self._exceeded(min(MAX_EXPANDED_BATCH_BYTES, self.limit))
-
-    def _exceeded(self, limit: int) -> UnsuitableFile:
-        return UnsuitableFile(f"its rows need more than {limit:,} bytes of memory")
-
-
-Batch = TypeVar("Batch")
-
-
-def limited_batches(batches: Iterable[Batch], limit: int) -> Iterator[Batch]:
-    """Yield batches of rows, each read with at most `limit` bytes of memory. Raises MemoryError.
-
-    A footer may state smaller sizes than those of the values.
-    """
-    remaining = iter(batches)
-    while True:
-        with limited_memory(limit):
-            try:
-                batch = next(remaining)
-            except StopIteration:
-                return
-        yield batch
-
-
-def _require_small_rows(size: int, rows: int) -> None:
-    """Raise UnsuitableFile if one of some rows, of `size` bytes, has more than MAX_ROW_BYTES."""
-    if size > MAX_ROW_BYTES * max(1, rows):
-        raise UnsuitableFile(f"a row has more than {MAX_ROW_BYTES:,} bytes; shorten or drop it")
-
-
-def _size(value: object) -> int:
-    """Return the approximate size of a value in memory; nesting is that of a parquet schema."""
-    if isinstance(value, str | bytes):
-        return sys.getsizeof(value)
-    if isinstance(value, Mapping):
-        return sum(map(_size, value.values()), VALUE_BYTES)
-    return sum(map(_size, value), VALUE_BYTES) if isinstance(value, list) else VALUE_BYTES
 
 
 def _require_regular(status: os.stat_result) -> None:

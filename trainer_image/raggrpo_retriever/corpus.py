@@ -8,23 +8,26 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.fields.text import printable
 from raggrpo_api.foreign_files import (
-    ROW_GROUP_REMEDY,
-    ExpansionBudget,
-    LargeRowGroup,
     UnsuitableFile,
-    batch_rows,
-    limited_batches,
     limited_lines,
     open_regular,
     parse_json,
     require_own_file,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.parquet_batches import (
+    ROW_GROUP_REMEDY,
+    ExpansionBudget,
+    LargeRowGroup,
+    read_batches,
+    small_batches,
+)
 from raggrpo_api.parquet_footer import parquet_metadata
 
 EXAMPLE = '{"id": "7", "contents": "..."}'
@@ -220,12 +223,23 @@ def _is_text(kind: pa.DataType) -> bool:
 def _batches(
     file: pq.ParquetFile, columns: list[str], budget: ExpansionBudget
 ) -> Iterator[pa.RecordBatch]:
-    for number in range(file.num_row_groups):
-        size = batch_rows(file.metadata.row_group(number), columns, budget.limit)
-        batches = file.iter_batches(size, row_groups=[number], columns=columns)
-        for batch in limited_batches(batches, budget.batch_limit):
-            budget.require(batch.nbytes, batch.num_rows)
-            yield batch
+    def read(number: int, rows: int) -> Iterator[pa.RecordBatch]:
+        return file.iter_batches(rows, row_groups=[number], columns=columns)
+
+    for batch in read_batches(file.metadata, columns, budget, read):
+        yield from small_batches(batch, _batch_memory, budget)
+
+
+def _batch_memory(batch: pa.RecordBatch) -> int:
+    """Return the approximate memory of texts and integers as Python objects."""
+    return sum(map(_memory, batch.columns))
+
+
+def _memory(array: pa.Array) -> int:
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    lengths = pc.binary_length(array.dictionary)  # many rows may refer to one text
+    return int(pc.sum(lengths.take(array.indices), min_count=0).as_py())
 
 
 def _unique_passages(path: Path, records: Iterable[Record]) -> Iterator[Passage]:

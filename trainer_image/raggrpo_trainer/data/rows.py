@@ -12,22 +12,24 @@ import pyarrow.parquet as pq
 
 from raggrpo_api.data_files import DataFormat, data_format
 from raggrpo_api.foreign_files import (
-    MAX_BATCH_ROWS,
-    ROW_GROUP_REMEDY,
     DuplicateKey,
-    ExpansionBudget,
-    LargeRowGroup,
     LoneSurrogate,
     NestedTooDeeply,
     UnsuitableFile,
-    batch_rows,
-    limited_batches,
     limited_lines,
     open_regular,
     parse_json,
     require_own_file,
 )
 from raggrpo_api.limits import MAX_ROW_BYTES
+from raggrpo_api.parquet_batches import (
+    MAX_BATCH_ROWS,
+    ROW_GROUP_REMEDY,
+    ExpansionBudget,
+    LargeRowGroup,
+    read_batches,
+    small_batches,
+)
 from raggrpo_api.parquet_footer import parquet_metadata
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
@@ -119,11 +121,12 @@ def _batches(
         group = file.metadata.row_group(number)
         repeated = sum(group.column(i).num_values * size for i, size in sizes.items())
         budget.require(repeated, group.num_rows)
-        size = min(most, batch_rows(group, columns, budget.limit))
-        batches = file.iter_batches(size, row_groups=[number], columns=list(columns))
-        for batch in limited_batches(batches, budget.batch_limit):
-            budget.require(batch_memory(batch), batch.num_rows)
-            yield batch
+
+    def read(number: int, rows: int) -> Iterator[pa.RecordBatch]:
+        return file.iter_batches(rows, row_groups=[number], columns=list(columns))
+
+    for batch in read_batches(file.metadata, columns, budget, read, most):
+        yield from small_batches(batch, batch_memory, budget)
 
 
 def _dicts(

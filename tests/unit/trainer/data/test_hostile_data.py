@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raggrpo_api import foreign_files
+from raggrpo_api import parquet_batches
 from raggrpo_api.foreign_files import DuplicateKey, parse_json
 from raggrpo_api.spec.retrieval import ManagedRetriever
 from raggrpo_retriever.corpus import CorpusError, Passage, load_corpus
@@ -462,7 +462,7 @@ def test_large_row_group_is_reported_with_size_limit_and_remedy(
 ) -> None:
     path = tmp_path / "rows.parquet"
     texts(*[0] * 1000)(path)
-    monkeypatch.setattr(foreign_files, limit, 8)
+    monkeypatch.setattr(parquet_batches, limit, 8)
     with pytest.raises(
         (TrainerError, CorpusError), match=rf"rows.parquet: {words}; rewrite the file with sm"
     ):
