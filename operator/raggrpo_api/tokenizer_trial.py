@@ -38,6 +38,11 @@ MAX_PADDING = 1 << 20
 """Tokens to which tokenizer.json may pad each text."""
 MAX_EXPANSION = 8
 """Tokens of SAMPLE, and characters of their text, per character of SAMPLE."""
+MAX_WORD = 256
+"""Characters of a word in a Unigram vocabulary, and of one that WordPiece splits.
+
+Time grows with the square of these lengths, or faster. WordPiece has 100 by default.
+"""
 SAMPLE = f"{string.printable}{'a' * 1000} Die Größe von «Œuvre» ist Ω, привет, 東京"
 _PANIC = "PanicException"
 """Name of the exception that Rust's panics raise, which is no Exception and cannot be imported."""
@@ -134,7 +139,7 @@ def _round_trip(tokenizer: Any) -> RoundTrip:
 
 
 def require_bounded_rules(tokenizer: Any) -> None:
-    """Exit with _REJECTED if rules of the library's tokenizer expand some text too much.
+    """Exit with _REJECTED if the library's tokenizer expands some text too much, or is too slow.
 
     A tokenizer of transformers without the library is None; its rules are code of transformers.
     """
@@ -144,6 +149,19 @@ def require_bounded_rules(tokenizer: Any) -> None:
             require_bounded(part, json.loads(rule.__getstate__()) if rule else None)
         except ValueError as error:
             _reject(f"has a {part} with {error}: {_REMEDY}")
+    if (longest := _longest_word(tokenizer)) > MAX_WORD:
+        _reject(f"has words of {longest:,} characters, more than {MAX_WORD}: {_REMEDY}")
+
+
+def _longest_word(tokenizer: Any) -> int:
+    """Return the length of the longest word that a model with superlinear time searches for."""
+    model = getattr(tokenizer, "model", None)
+    match type(model).__name__:
+        case "Unigram":
+            return max(map(len, tokenizer.get_vocab(with_added_tokens=False)), default=0)
+        case "WordPiece":
+            return int(model.max_input_chars_per_word)
+    return 0
 
 
 def _reject(problem: str) -> NoReturn:

@@ -103,7 +103,7 @@ def test_understated_size_of_repeated_text_does_not_exhaust_memory(
 
     assert done.returncode == 0, done.stderr[-1000:]
     problem, memory = done.stdout.splitlines()
-    assert f"{path}: a row group needs more memory than is available; write smaller" in problem
+    assert f"{path}: its rows need more than 134,217,728 bytes of memory; " in problem
     assert int(memory) < 1000
 
 

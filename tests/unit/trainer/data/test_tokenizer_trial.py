@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,30 @@ def test_tokenizer_trial_accepts_vocabulary_of_250_000_tokens(tmp_path: Path) ->
     Tokenizer(models.Unigram(vocabulary, unk_id=0)).save(str(folder / TOKENIZER_FILE))
 
     assert problem_of(folder, MODULES[0]) == ""
+
+
+def unigram(length: int) -> Tokenizer:
+    """Return a tokenizer with nested words, the longest of `length` letters."""
+    words = ["<unk>", *("b" * size for size in range(1, length + 1))]
+    return Tokenizer(models.Unigram([(word, -1.0) for word in words], unk_id=0))
+
+
+def word_piece(length: int) -> Tokenizer:
+    vocabulary = {"[UNK]": 0, "a": 1, "##a": 2}
+    return Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=length))
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("make", [unigram, word_piece])
+def test_tokenizer_with_long_words_is_rejected(
+    tmp_path: Path, make: Callable[[int], Tokenizer], module: str
+) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    make(256).save(str(folder / TOKENIZER_FILE))
+    assert problem_of(folder, module) == ""
+
+    make(257).save(str(folder / TOKENIZER_FILE))
+    assert "has words of 257 characters, more than 256: use" in problem_of(folder, module)
 
 
 @pytest.mark.parametrize(
