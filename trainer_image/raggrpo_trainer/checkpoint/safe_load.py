@@ -34,8 +34,8 @@ MAX_METADATA_BYTES = 2**30
 """A shard needs about 200 bytes; 70B parameters on 1,024 ranks have 2 million shards."""
 MIN_METADATA_BYTES = 2**24
 """Metadata of a checkpoint whose other files are empty; larger files allow more."""
-METADATA_SHARE = 64
-"""Bytes of files per further byte of metadata; the shards above have 400,000 bytes each."""
+METADATA_SHARE = 8
+"""Bytes of files per further byte of metadata; shards of adapters have 1,600 bytes or more."""
 ARCHIVE_BYTES = 2**16
 """Upper limit for the size of an archive besides its content."""
 MAX_ITEM_BYTES = 8

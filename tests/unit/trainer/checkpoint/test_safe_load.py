@@ -21,7 +21,13 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from raggrpo_trainer.checkpoint.plain_pickle import read_plain
-from raggrpo_trainer.checkpoint.safe_load import MAX_METADATA_BYTES, SafeReader, load_into
+from raggrpo_trainer.checkpoint.safe_load import (
+    MAX_METADATA_BYTES,
+    METADATA_SHARE,
+    MIN_METADATA_BYTES,
+    SafeReader,
+    load_into,
+)
 from raggrpo_trainer.checkpoint.stored_metadata import parse_metadata
 from raggrpo_trainer.checkpoint.stored_values import parse_tensor
 from raggrpo_trainer.ranks.rank_actor import load_checkpoint
@@ -158,7 +164,7 @@ def test_shard_outside_folder_is_not_read(tmp_path: Path, name: str) -> None:
 
 
 def test_metadata_of_140_000_shards_is_read() -> None:
-    """Read what 70B parameters on 64 ranks have, and have room for 1,024 ranks."""
+    """Read what 70B parameters on 64 ranks have, and have room for 1,024 ranks and for adapters."""
     ranks, tensors = 64, 2190
     names = [f"optimizer.exp_avg.layers.{number}.mlp.down_proj.weight" for number in range(tensors)]
     shard = torch.Size([128, 8192])
@@ -181,6 +187,10 @@ def test_metadata_of_140_000_shards_is_read() -> None:
     assert len(metadata.storage_data) == ranks * tensors
     assert metadata.storage_data[MetadataIndex(names[-1], starts[-1], ranks - 1)].length == 1
     assert 1024 // ranks * len(content) < MAX_METADATA_BYTES
+    smallest_shard = io.BytesIO()
+    torch.save(torch.zeros(1, 8), smallest_shard)
+    files = ranks * tensors * len(smallest_shard.getvalue())
+    assert len(content) < MIN_METADATA_BYTES + files // METADATA_SHARE
 
 
 class ByGetattr:

@@ -195,7 +195,9 @@ def unigram(length: int) -> Tokenizer:
 
 def word_piece(length: int) -> Tokenizer:
     vocabulary = {"[UNK]": 0, "a": 1, "##a": 2}
-    return Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=length))
+    return Tokenizer(
+        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=length)
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)
