@@ -155,7 +155,7 @@ def require_bounded_rules(tokenizer: Any) -> None:
 
 def _longest_word(tokenizer: Any) -> int:
     """Return the length of the longest word that a model with superlinear time searches for."""
-    model = getattr(tokenizer, "model", None)
+    model: Any = getattr(tokenizer, "model", None)
     match type(model).__name__:
         case "Unigram":
             return max(map(len, tokenizer.get_vocab(with_added_tokens=False)), default=0)

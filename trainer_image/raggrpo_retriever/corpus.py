@@ -224,7 +224,7 @@ def _batches(
     file: pq.ParquetFile, columns: list[str], budget: ExpansionBudget
 ) -> Iterator[pa.RecordBatch]:
     def read(number: int, rows: int) -> Iterator[pa.RecordBatch]:
-        return file.iter_batches(rows, row_groups=[number], columns=columns)
+        yield from file.iter_batches(rows, row_groups=[number], columns=columns)
 
     for batch in read_batches(file.metadata, columns, budget, read):
         yield from small_batches(batch, _batch_memory, budget)

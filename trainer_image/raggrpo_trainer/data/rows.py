@@ -123,7 +123,7 @@ def _batches(
         budget.require(repeated, group.num_rows)
 
     def read(number: int, rows: int) -> Iterator[pa.RecordBatch]:
-        return file.iter_batches(rows, row_groups=[number], columns=list(columns))
+        yield from file.iter_batches(rows, row_groups=[number], columns=list(columns))
 
     for batch in read_batches(file.metadata, columns, budget, read, most):
         yield from small_batches(batch, batch_memory, budget)
