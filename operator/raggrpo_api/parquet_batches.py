@@ -30,7 +30,7 @@ MAX_BATCH_ROWS = 4096
 MAX_GROUP_VALUES = 1 << 26
 """Values of a column in a row group; a row may have all of them."""
 _FEWER_ROWS = 64
-"""How many times fewer rows to read at a time if a batch needs too much memory."""
+"""Divides the rows that are read at a time after a batch needed too much memory."""
 _ROW_BYTES = 256
 """Least memory of a row."""
 ROW_GROUP_REMEDY = (
@@ -115,9 +115,9 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yield the rows of some columns of a file in batches of at most `most` rows.
 
-    `read` returns the rows of a row group, by its number, in batches of at most as many rows as its
-    second argument. Footers may understate sizes, and any number of rows may refer to one value:
-    if a batch needs too much memory, it is read again with fewer rows, as are all after it.
+    `read(number, rows)` returns a row group in batches of at most `rows` rows. Footers may
+    understate sizes, and any number of rows may refer to one value: the rows of a batch that needs
+    too much memory are read again in smaller batches, and so are all later rows.
 
     Raises LargeRowGroup, UnsuitableFile if the file certainly has a row of more than MAX_ROW_BYTES,
     or MemoryError if a single row needs too much memory.
@@ -144,9 +144,10 @@ def read_batches(
 def small_batches(
     batch: Batch, memory: Callable[[Batch], int], budget: ExpansionBudget
 ) -> Iterator[Batch]:
-    """Split a batch until its rows need at most MAX_BATCH_BYTES as Python objects, by `memory`.
+    """Split a batch until its rows need at most MAX_BATCH_BYTES as Python objects.
 
-    Raises UnsuitableFile if they exceed the budget.
+    `memory` returns the bytes that a batch needs as Python objects. Raises UnsuitableFile if they
+    exceed the budget.
     """
     size = memory(batch)
     if size > MAX_BATCH_BYTES and batch.num_rows > 1:

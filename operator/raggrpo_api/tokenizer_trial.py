@@ -129,7 +129,7 @@ def _round_trip(tokenizer: Any) -> RoundTrip:
             )
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    require_bounded_rules(tokenizer)
+    require_bounded_tokenizer(tokenizer)
 
     def use(text: str) -> tuple[Sequence[int], str]:
         ids = tokenizer.encode(text).ids
@@ -138,7 +138,7 @@ def _round_trip(tokenizer: Any) -> RoundTrip:
     return use
 
 
-def require_bounded_rules(tokenizer: Any) -> None:
+def require_bounded_tokenizer(tokenizer: Any) -> None:
     """Exit with _REJECTED if the library's tokenizer expands some text too much, or is too slow.
 
     A tokenizer of transformers without the library is None; its rules are code of transformers.
@@ -154,7 +154,7 @@ def require_bounded_rules(tokenizer: Any) -> None:
 
 
 def _longest_word(tokenizer: Any) -> int:
-    """Return the length of the longest word that a model with superlinear time searches for."""
+    """Return the characters of the longest word that takes the model more than linear time."""
     model: Any = getattr(tokenizer, "model", None)
     match type(model).__name__:
         case "Unigram":

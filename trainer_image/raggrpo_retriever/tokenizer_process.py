@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from raggrpo_api.tokenizer_trial import (
     RoundTrip,
-    require_bounded_rules,
+    require_bounded_tokenizer,
     require_loadable,
     run_trial,
 )
@@ -40,7 +40,7 @@ def _import_loader() -> Callable[[Path], RoundTrip]:
 
     def load_round_trip(folder: Path) -> RoundTrip:
         tokenizer = load(folder)
-        require_bounded_rules(getattr(tokenizer, "backend_tokenizer", None))
+        require_bounded_tokenizer(getattr(tokenizer, "backend_tokenizer", None))
         return lambda text: (tokenizer(text)["input_ids"], "")  # a retriever decodes no tokens
 
     return load_round_trip

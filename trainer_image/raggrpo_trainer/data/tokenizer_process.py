@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Backend
 
 from raggrpo_api.tokenizer_trial import (
     RoundTrip,
-    require_bounded_rules,
+    require_bounded_tokenizer,
     require_loadable,
     run_trial,
 )
@@ -29,7 +29,7 @@ def _import_loader() -> Callable[[Path], RoundTrip]:
 
     def load(folder: Path) -> RoundTrip:
         tokenizer = load_tokenizer(str(folder))
-        require_bounded_rules(getattr(tokenizer, "backend_tokenizer", None))
+        require_bounded_tokenizer(getattr(tokenizer, "backend_tokenizer", None))
 
         def use(text: str) -> tuple[Sequence[int], str]:
             ids = token_ids(text, tokenizer)
