@@ -14,11 +14,13 @@ Field = tuple[int, int, bytes]
 """Number, type and encoded value."""
 
 
-def footer(names: Sequence[str], columns: int, groups: int = 1, rows: int = 1) -> Make:
+def footer(
+    names: Sequence[str], columns: int, groups: int = 1, rows: int = 1, encrypted: int = 0
+) -> Make:
     """Return a function that writes a file with text columns of these names.
 
-    It has row groups with `columns` column chunks each, which have no metadata. The numbers of rows
-    are `rows`.
+    It has row groups with `columns` column chunks each, which have no metadata; the last
+    `encrypted` ones are encrypted with a key of their column. The numbers of rows are `rows`.
     """
 
     def make(path: Path) -> None:
@@ -28,9 +30,10 @@ def footer(names: Sequence[str], columns: int, groups: int = 1, rows: int = 1) -
         ]
         root = _struct((4, _BYTES, _bytes(b"root")), (5, _I32, _int(len(names))))
         chunk = _struct((2, _I64, _int(4)))
-        group = _struct(
-            (1, _LIST, _structs([chunk] * columns)), (2, _I64, _int(1)), (3, _I64, _int(rows))
-        )
+        key = _struct((2, _STRUCT, _struct((1, _LIST, _structs([])))))
+        chunks = [chunk] * (columns - encrypted)
+        chunks += [_struct((2, _I64, _int(4)), (8, _STRUCT, key))] * encrypted
+        group = _struct((1, _LIST, _structs(chunks)), (2, _I64, _int(1)), (3, _I64, _int(rows)))
         content = _struct(
             (1, _I32, _int(2)),
             (2, _LIST, _structs([root, *leaves])),

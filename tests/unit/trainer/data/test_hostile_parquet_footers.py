@@ -1,14 +1,17 @@
 """Parquet files whose footer exhausts memory or aborts the process that reads it."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raggrpo_api.parquet_footer import MAX_UNTRIED_BYTES
+from raggrpo_api.foreign_files import UnsuitableFile
+from raggrpo_api.parquet_footer import MAX_UNTRIED_BYTES, parquet_metadata
 from raggrpo_retriever.corpus import load_corpus
 from raggrpo_trainer.data.rows import read_rows
 from raggrpo_trainer.preflight.data import check_data
@@ -41,6 +44,10 @@ FOOTERS: dict[str, tuple[Make, str]] = {
     "fewer rows than none, no row group": (
         footer(NAMES, columns=4, groups=0, rows=-7),
         "it has -7 rows; write the file again",
+    ),
+    "one encrypted column": (
+        footer(NAMES, columns=4, encrypted=1),
+        "it has encrypted columns, or a damaged footer; write the file again without encryption",
     ),
     "2 GB": (sparse_footer, "its footer has 2,147,483,648 bytes, limit 67,108,864; write fewer"),
     "many column chunks": (
@@ -134,3 +141,24 @@ def test_large_footer_of_statistics_is_read(
     assert pq.read_metadata(path).serialized_size > MAX_UNTRIED_BYTES
 
     assert len(read(path)) == len(numbers)
+
+
+def test_child_reads_a_footer_once_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+    run = subprocess.run
+
+    def recording_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", recording_run)
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": ["1"], "text": ["a"]}), path)
+
+    assert len(load_corpus(path)) == count_passages(path) == 1
+    assert len(commands) == 1
+    footer(NAMES, columns=4, encrypted=1)(path)
+    with pytest.raises(UnsuitableFile, match="it has encrypted columns"):
+        parquet_metadata(path, pq.read_metadata)
