@@ -50,6 +50,8 @@ MAX_SIZE = 1 << 31
 MAX_NUMBER = 1 << 53
 """Maximum of any other integer; larger ones are not exact as floating-point numbers."""
 MAX_DEPTH = 32
+MAX_FIELD_NAME = 256
+"""Characters of a field's name; the name of a field is part of the paths of all fields below it."""
 MAX_NAME_BYTES = 255
 """Maximum length of a file name on Linux."""
 _SIZES = (
@@ -345,6 +347,8 @@ def _problems(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
         yield f"{path[:40]}… is nested too deeply"
     elif isinstance(value, Mapping):
         for name, each in value.items():
+            if len(name) > MAX_FIELD_NAME:
+                yield f"{path}{name[:40]}… is a name of more than {MAX_FIELD_NAME} characters"
             yield from _field_problems(name, each, f"{path}{name}")
             yield from _problems(each, f"{path}{name}.", depth + 1)
     elif isinstance(value, list):

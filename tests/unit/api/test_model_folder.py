@@ -1,6 +1,7 @@
 """Which files of a model folder are loaded, and which settings of tokenizers are accepted."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,18 @@ def test_fields_that_repeat_layers_are_limited(
 def test_numbers_that_repeat_no_layers_are_accepted(tmp_path: Path, name: str) -> None:
     folder = make_folder(tmp_path / "model", SAFE, **{name: 2_048})
     assert read_model_json(folder / "config.json") == {name: 2_048}
+
+
+def test_long_name_above_many_fields_is_rejected_at_once(tmp_path: Path) -> None:
+    config = make_folder(tmp_path / "model", SAFE, **{"a" * 256: {"b": 1}}) / "config.json"
+    read_model_json(config)
+    fields = {f"{each}": 1 for each in range(20_000)}
+    config.write_text(json.dumps({"x": {"a" * 1_000_000: fields}}))
+
+    start = time.process_time()
+    with pytest.raises(UnsafeModel, match=r"x\.a{40}… is a name of more than 256 characters: corr"):
+        read_model_json(config)
+    assert time.process_time() - start < 1
 
 
 def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
