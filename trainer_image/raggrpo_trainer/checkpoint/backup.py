@@ -29,6 +29,7 @@ from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.errors import TrainerError
 
+from .examination import Examination
 from .file_digests import StoredFile, hashing_file
 from .folder import (
     COMPLETE,
@@ -50,8 +51,6 @@ MAX_ENTRIES = 10_000
 """Files and folders at the URL."""
 MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
-MAX_EXAMINED_FILES = 20_000
-"""Files of these folders whose sizes are compared."""
 MAX_PROBLEM = 300
 """Characters of an error of a client, which may contain any text of the server."""
 
@@ -60,7 +59,7 @@ MAX_PROBLEM = 300
 class Backup:
     """A complete checkpoint at the backup URL."""
 
-    file_system: Any
+    examination: Examination
     folder: str
     marker: Marker
 
@@ -94,10 +93,10 @@ class Backup:
 
     def _open(self, name: str) -> Any:
         path = posixpath.join(self.folder, name)
-        _size(self.file_system, path)  # it may have been replaced
+        _size(self.examination, path)  # it may have been replaced
         # The default cache of gcsfs has no limit that callers set on a range.
         options = {"block_size": READ_AHEAD_BYTES, "cache_type": "readahead"}
-        return self.file_system.open(path, "rb", **options)
+        return self.examination.open(path, **options)
 
 
 def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
@@ -117,22 +116,22 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
 def complete_backups(url: str, key: str) -> Iterator[Backup]:
     """Yield the complete backups, newest first; with a key, only those that are sealed with it.
 
-    Raises TrainerError: CHECKPOINT_WRITE_FAILED if the backups cannot be read, because a start from
-    step 0 would then lose training progress, or if there are backups, but none is valid;
+    Raises TrainerError: CHECKPOINT_WRITE_FAILED if the backups cannot be read in time, because a
+    start from step 0 would then lose training progress, or if there are backups, but none is valid;
     CONFIG_ERROR if there are backups, but none is sealed.
     """
     unsealed: list[str] = []
     invalid: list[str] = []
     is_empty = True
-    count = _file_count(url)
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
+        examination = Examination(url, file_system)
         candidates = _candidates(url, file_system, root)
     for name in candidates[:MAX_CANDIDATES]:
         with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
             folder = posixpath.join(root, str(name))
             try:
-                backup = _complete_backup(file_system, folder, name, count)
+                backup = _complete_backup(examination, folder, name)
             except ValueError as error:
                 invalid.append(
                     f"the backup at {folder} is not used: {COMPLETE} is invalid: {error}"
@@ -173,7 +172,7 @@ def check_readable(url: str, key: str) -> None:
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         bucket = root.split("/")[0]
-        if bucket and not file_system.exists(bucket):
+        if bucket and not Examination(url, file_system).exists(bucket):
             raise FileNotFoundError(f"bucket {bucket} does not exist")
     next(complete_backups(url, key), None)
 
@@ -194,46 +193,28 @@ def _candidates(url: str, file_system: Any, root: str) -> list[CheckpointName]:
     return CheckpointName.among(folders)
 
 
-def _file_count(url: str) -> Callable[[int], None]:
-    """Return a function that adds a number of files. It raises TrainerError if they are many."""
-    total = 0
-
-    def add(files: int) -> None:
-        nonlocal total
-        total += files
-        if total > MAX_EXAMINED_FILES:
-            raise TrainerError(
-                ExitCode.CHECKPOINT_WRITE_FAILED,
-                f"the damaged backups at checkpoint.backup.url {display_url(url)} list more than "
-                f"{MAX_EXAMINED_FILES:,} files; remove them, or set another URL to start over",
-            )
-
-    return add
-
-
-def _complete_backup(
-    file_system: Any, folder: str, name: CheckpointName, count: Callable[[int], None]
-) -> Backup | None:
+def _complete_backup(examination: Examination, folder: str, name: CheckpointName) -> Backup | None:
     """Return a backup, or None without COMPLETE. Raises ValueError if its files differ from it."""
+    file_system = examination.file_system
     try:
-        marker = _read_marker(file_system, _path(file_system, folder, COMPLETE), name)
+        marker = _read_marker(examination, _path(file_system, folder, COMPLETE), name)
     except FileNotFoundError:  # the copy was interrupted
         return None
-    count(len(marker.files))
+    examination.add_files(len(marker.files))
     for file, stored in marker.files.items():
         try:
-            size = _size(file_system, _path(file_system, folder, file))
+            size = _size(examination, _path(file_system, folder, file))
         except FileNotFoundError:
             raise ValueError(f"{file} does not exist") from None
         if size != stored.size:
             raise ValueError(f"{file} has {size:,} bytes instead of {stored.size:,}")
-    return Backup(file_system, folder, marker)
+    return Backup(examination, folder, marker)
 
 
-def _read_marker(file_system: Any, path: str, name: CheckpointName) -> Marker:
+def _read_marker(examination: Examination, path: str, name: CheckpointName) -> Marker:
     content = b""
-    if (size := _size(file_system, path)) <= MAX_MARKER_BYTES:
-        content = file_system.cat_file(path, start=0, end=MAX_MARKER_BYTES)
+    if (size := _size(examination, path)) <= MAX_MARKER_BYTES:
+        content = examination.read(path, MAX_MARKER_BYTES)
     if max(size, len(content)) > MAX_MARKER_BYTES:  # a store may ignore the range
         raise ValueError(f"it has more than {MAX_MARKER_BYTES} bytes")
     return parse_marker(content, name)
@@ -246,14 +227,14 @@ def _path(file_system: Any, folder: str, name: str) -> str:
     return posixpath.join(folder, name)
 
 
-def _size(file_system: Any, path: str) -> int:
+def _size(examination: Examination, path: str) -> int:
     """Return the size of a file.
 
     Raises ValueError if it is a link, a pipe, a device or an object that the client of Google Cloud
     Storage decompresses into any amount of memory.
     """
     try:
-        info = file_system.info(path)
+        info = examination.info(path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise ValueError(f"{path} is not a regular file") from error

@@ -1,6 +1,7 @@
 """Object stores that send endless responses and listings to a job that reads its backups."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,7 +10,7 @@ import pytest
 
 from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
 from raggrpo_api.trainer.exit_codes import ExitCode
-from raggrpo_trainer.checkpoint import backup
+from raggrpo_trainer.checkpoint import backup, examination
 from raggrpo_trainer.checkpoint.folder import MAX_MARKER_BYTES
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
@@ -163,10 +164,85 @@ def test_examined_files_of_damaged_backups_are_limited(
     for folder in (tmp_path / "backups").iterdir():
         marker = json.loads((folder / "COMPLETE").read_text())
         (folder / list(marker["files"])[-1]).unlink()
-    monkeypatch.setattr(backup, "MAX_EXAMINED_FILES", 6)
+    monkeypatch.setattr(examination, "MAX_EXAMINED_FILES", 6)
     with pytest.raises(TrainerError, match="list more than 6 files") as raised:
         store.restore()
     assert f"damaged backups at checkpoint.backup.url file://{tmp_path / 'backups'}" in str(
         raised.value
     )
     assert "remove them, or set another URL" in str(raised.value)
+
+
+S3_FOLDER = (
+    "<ListBucketResult><IsTruncated>false</IsTruncated><CommonPrefixes>"
+    "<Prefix>backups/step_00000010.e1/</Prefix></CommonPrefixes></ListBucketResult>"
+)
+GCS_FOLDER = {"kind": "storage#objects", "prefixes": ["backups/step_00000010.e1/"]}
+
+
+@schemes
+def test_retries_of_a_store_that_does_not_respond_are_limited(
+    store: HubServer, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    is_over = threading.Event()
+    unanswered = []
+
+    def answer(handler: HubHandler) -> bool:
+        if "prefix=backups" not in unquote(handler.path):
+            unanswered.append(handler.path)
+            is_over.wait(2)
+            return True
+        page = S3_FOLDER.encode() if scheme == "s3" else json.dumps(GCS_FOLDER).encode()
+        handler.answer(200, None, {}, page)
+        return True
+
+    store.faults.append(answer)
+    monkeypatch.setattr(examination, "MAX_EXAMINATION_SECONDS", 0.5)
+    message = str(failure(scheme))
+    is_over.set()
+    assert "took more than 0.5 s (0 files examined): the store responds slowly" in message
+    assert len(unanswered) == 1
+
+
+class SlowFileSystem:
+    """A file system whose requests take 100 s of a clock, and fail from `failing_after` on."""
+
+    async_impl = False
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.failing_after = 600.0
+
+    def info(self, path: str) -> dict[str, object]:
+        self.now += 100
+        if self.now > self.failing_after:
+            raise PermissionError(path)
+        return {"type": "file", "size": 1}
+
+    def open(self, path: str, mode: str) -> dict[str, object]:
+        assert mode == "rb"
+        return self.info(path)
+
+
+def test_time_to_examine_all_backups_is_limited() -> None:
+    slow = SlowFileSystem()
+    examined = examination.Examination("file:///backups", slow, lambda: slow.now)
+    for _ in range(4):
+        examined.info("file")
+    examined.open("file")
+    slow.now += 10_000  # reading it
+    with pytest.raises(TrainerError, match=r"took more than 600 s \(4 files examined\)") as raised:
+        examined.info("file")
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert "checkpoint.backup.url file:///backups " in str(raised.value)
+
+
+def test_error_of_the_store_is_raised_unless_the_time_to_examine_backups_is_over() -> None:
+    slow = SlowFileSystem()
+    slow.failing_after = 0.0
+    examined = examination.Examination("file:///backups", slow, lambda: slow.now)
+    for _ in range(5):
+        with pytest.raises(PermissionError):
+            examined.info("file")
+    with pytest.raises(TrainerError, match=r"took more than 600 s \(0 files examined\)"):
+        examined.info("file")
