@@ -43,6 +43,9 @@ MAX_WORD = 256
 
 Time grows with the square of these lengths, or faster. WordPiece has 100 by default.
 """
+MAX_AFFIX = 64
+"""Characters that BPE or WordPiece adds to a piece of a word, which it does for each letter."""
+_AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 SAMPLE = f"{string.printable}{'a' * 1000} Die Größe von «Œuvre» ist Ω, привет, 東京"
 _PANIC = "PanicException"
 """Name of the exception that Rust's panics raise, which is no Exception and cannot be imported."""
@@ -149,6 +152,10 @@ def require_bounded_tokenizer(tokenizer: Any) -> None:
             require_bounded(part, json.loads(rule.__getstate__()) if rule else None)
         except ValueError as error:
             _reject(f"has a {part} with {error}: {_REMEDY}")
+    for name in _AFFIXES:
+        size = len(getattr(getattr(tokenizer, "model", None), name, None) or "")
+        if size > MAX_AFFIX:
+            _reject(f"has a {name} of {size:,} characters, more than {MAX_AFFIX}: {_REMEDY}")
     if (longest := _longest_word(tokenizer)) > MAX_WORD:
         _reject(f"has words of {longest:,} characters, more than {MAX_WORD}: {_REMEDY}")
 

@@ -213,6 +213,35 @@ def test_tokenizer_with_long_words_is_rejected(
     assert "has words of 257 characters, more than 256: use" in problem_of(folder, module)
 
 
+def affix_tokenizer(kind: str, name: str, length: int) -> Tokenizer:
+    if kind == "WordPiece":
+        vocabulary = {"[UNK]": 0, "a": 1}
+        return Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", **{name: "x" * length}))
+    return Tokenizer(
+        models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>", **{name: "x" * length})
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("BPE", "continuing_subword_prefix"),
+        ("BPE", "end_of_word_suffix"),
+        ("WordPiece", "continuing_subword_prefix"),
+    ],
+)
+def test_tokenizer_with_long_affix_is_rejected(
+    tmp_path: Path, kind: str, name: str, module: str
+) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    affix_tokenizer(kind, name, 64).save(str(folder / TOKENIZER_FILE))
+    assert problem_of(folder, module) == ""
+
+    affix_tokenizer(kind, name, 65).save(str(folder / TOKENIZER_FILE))
+    assert f"has a {name} of 65 characters, more than 64: use the" in problem_of(folder, module)
+
+
 @pytest.mark.parametrize(
     ("file", "setting"),
     [
