@@ -25,6 +25,7 @@ from raggrpo_api.fields.url_host import url_host
 from raggrpo_api.spec.retrieval import EmbeddingModel, IndexKind, ManagedRetriever, Pooling
 
 from .access import Access
+from .connection import MAX_HEAD_BYTES, LimitedConnection
 from .corpus import CorpusError
 from .loading import load_index
 from .server import IndexHolder, build_app
@@ -57,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = uvicorn.Server(
         uvicorn.Config(
             build_app(holder, _access(options.host)),
+            http=LimitedConnection,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            ws="none",
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
