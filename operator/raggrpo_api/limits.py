@@ -24,6 +24,12 @@ MAX_INDEX_BYTES: Final = 32 << 20
 """model.safetensors.index.json, which has one entry per tensor."""
 MAX_TOKENIZER_BYTES: Final = 64 << 20
 """Any other file of a tokenizer; the largest known ones have 40 MB."""
+MAX_FOLDER_TEXT_BYTES: Final = 256 << 20
+"""All text files of a model folder; links count as often as they occur."""
+MAX_TEMPLATES: Final = 100
+"""Chat templates of a model folder."""
+MAX_TEMPLATES_BYTES: Final = 4 << 20
+"""All chat templates of a model folder."""
 MAX_SAFETENSORS_HEADER_BYTES: Final = 32 << 20
 """Header of a safetensors file; a shard with 100,000 tensors has 20 MB."""
 MAX_SAFETENSORS_HEADERS_BYTES: Final = 48 << 20

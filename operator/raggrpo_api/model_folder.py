@@ -21,8 +21,11 @@ from .foreign_files import (
 )
 from .limits import (
     MAX_FOLDER_ENTRIES,
+    MAX_FOLDER_TEXT_BYTES,
     MAX_INDEX_BYTES,
     MAX_MODEL_JSON_BYTES,
+    MAX_TEMPLATES,
+    MAX_TEMPLATES_BYTES,
     MAX_TEXT_FILE_BYTES,
     MAX_TEXT_LINES,
     MAX_TOKENIZER_BYTES,
@@ -35,6 +38,7 @@ INDEX = "model.safetensors.index.json"
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
 TEXT_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".tiktoken"})
 """Suffixes of files that libraries read into memory, unlike weights."""
+_TEMPLATE_SUFFIX = ".jinja"
 TEMPLATES = "additional_chat_templates"
 """Subfolder with the chat templates besides the default one."""
 _SUBFOLDERS = ("", TEMPLATES, "1_Pooling")
@@ -133,14 +137,25 @@ class UnsafeModel(Exception):
 
 
 def require_safe_files(folder: Path) -> None:
-    """Raise UnsafeModel unless all files are regular, below the folder and of limited size."""
+    """Raise UnsafeModel unless all files are regular, below the folder and of limited size.
+
+    A file counts as often as links lead to it, since libraries read each of them.
+    """
+    texts = templates = templates_size = 0
     for path in _files(folder):
         try:
             require_below(path, folder)
             with open_regular(path) as file:
-                _require_size(path, os.fstat(file.fileno()).st_size)
-                if path.suffix in TEXT_SUFFIXES:
-                    _require_few_values(path, file.read())
+                if is_weight_file(path):
+                    continue
+                size = os.fstat(file.fileno()).st_size
+                _require_size(path, size)
+                texts += size
+                if path.name.endswith(_TEMPLATE_SUFFIX):
+                    templates += 1
+                    templates_size += size
+                _require_totals(folder, texts, templates, templates_size)
+                _require_few_values(path, file.read(size))
         except OSError as error:
             raise UnsafeModel(f"{path} cannot be read: {error.strerror}") from error
 
@@ -151,12 +166,12 @@ def loaded_files(folder: Path) -> list[Path]:
     Raises UnsafeModel.
     """
     files = _files(folder)
-    return [each for each in files if each.suffix in TEXT_SUFFIXES] + _weights(folder, files)
+    return [each for each in files if not is_weight_file(each)] + _weights(folder, files)
 
 
 def is_weight_file(path: Path) -> bool:
     """Return whether a file of `loaded_files` has weights."""
-    return path.suffix not in TEXT_SUFFIXES
+    return not path.name.endswith(tuple(TEXT_SUFFIXES))  # also if the suffix is the whole name
 
 
 def require_own_weights(folder: Path) -> None:
@@ -264,7 +279,10 @@ def read_model_json(path: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the entries that libraries may read, except real folders."""
+    """Return the entries that libraries may read, except real folders.
+
+    Hidden files are ignored, but transformers loads hidden templates.
+    """
     entries: list[Path] = []
     for place in (folder / name for name in _SUBFOLDERS):
         if place.is_dir():
@@ -272,7 +290,11 @@ def _files(folder: Path) -> list[Path]:
             entries += [Path(each) for each in listed if not each.is_dir(follow_symlinks=False)]
     if len(entries) > MAX_FOLDER_ENTRIES:
         raise UnsafeModel(f"{folder} has more than {MAX_FOLDER_ENTRIES:,} files")
-    return [path for path in sorted(entries) if not path.name.startswith(".")]
+    return [
+        path
+        for path in sorted(entries)
+        if not path.name.startswith(".") or path.name.endswith(_TEMPLATE_SUFFIX)
+    ]
 
 
 def _require_few_values(path: Path, content: bytes) -> None:
@@ -288,16 +310,29 @@ def _require_few_values(path: Path, content: bytes) -> None:
 
 
 def _require_size(path: Path, size: int) -> None:
-    limit = max_bytes(path.name)
-    if size > limit and path.suffix in TEXT_SUFFIXES:
+    if size > (limit := max_bytes(path.name)):
         raise UnsuitableFile(f"it has more than {limit:,} bytes")
+
+
+def _require_totals(folder: Path, texts: int, templates: int, templates_size: int) -> None:
+    """Raise UnsafeModel if the text files or chat templates of a folder are too many or large."""
+    problem = ""
+    if texts > MAX_FOLDER_TEXT_BYTES:
+        suffixes = ", ".join(sorted(TEXT_SUFFIXES))
+        problem = f"text files ({suffixes}) of more than {MAX_FOLDER_TEXT_BYTES:,} bytes in total"
+    elif templates > MAX_TEMPLATES:
+        problem = f"more than {MAX_TEMPLATES} chat templates ({_TEMPLATE_SUFFIX})"
+    elif templates_size > MAX_TEMPLATES_BYTES:
+        problem = f"chat templates of more than {MAX_TEMPLATES_BYTES:,} bytes in total"
+    if problem:
+        raise UnsafeModel(f"{folder} has {problem}: remove those that the model does not need")
 
 
 def max_bytes(name: str) -> int:
     """Return the maximum size of a file that is read into memory."""
     if name == INDEX:
         return MAX_INDEX_BYTES
-    if name.endswith(".jinja"):
+    if name.endswith(_TEMPLATE_SUFFIX):
         return MAX_TEXT_FILE_BYTES
     return MAX_MODEL_JSON_BYTES if name in SMALL_FILES else MAX_TOKENIZER_BYTES
 

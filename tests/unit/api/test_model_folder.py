@@ -1,6 +1,8 @@
 """Which files of a model folder are loaded, and which settings of tokenizers are accepted."""
 
 import json
+import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,13 @@ import pytest
 
 from raggrpo_api.model_folder import (
     MAX_LISTED_TOKENS,
+    TEMPLATES,
     UnsafeModel,
     is_weight_file,
     loaded_files,
     read_model_json,
     require_own_weights,
+    require_safe_files,
 )
 
 INDEX = json.dumps({"metadata": {}, "weight_map": {"a": "model-1-of-1.safetensors"}})
@@ -146,6 +150,55 @@ def test_long_name_above_many_fields_is_rejected_at_once(tmp_path: Path) -> None
     with pytest.raises(UnsafeModel, match=r"x\.a{40}… is a name of more than 256 characters: corr"):
         read_model_json(config)
     assert time.process_time() - start < 1
+
+
+def linked(folder: Path, name: str, size: int, count: int) -> None:
+    """Write a file of zeros and links to it, `count` entries in total."""
+    folder.mkdir(exist_ok=True)
+    first = folder / f"0{name}"
+    first.touch()
+    os.truncate(first, size)
+    for number in range(1, count):
+        (folder / f"{number}{name}").symlink_to(first.name)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "size", "most", "problem"),
+    [
+        ("", ".txt", 32 << 20, 7, "text files (.jinja, .json, .model, .tiktoken, .txt) of more"),
+        (TEMPLATES, ".jinja", 100, 100, "more than 100 chat templates (.jinja): remove those"),
+        (TEMPLATES, ".jinja", 1 << 19, 8, "chat templates of more than 4,194,304 bytes in total"),
+    ],
+)
+def test_links_count_as_often_as_they_occur(
+    tmp_path: Path, place: str, name: str, size: int, most: int, problem: str
+) -> None:
+    folder = make_folder(tmp_path / "model", SAFE)
+    linked(folder / place, name, size, most)
+    require_safe_files(folder)
+    (folder / place / f"x{name}").symlink_to(f"0{name}")
+    with pytest.raises(UnsafeModel, match=re.escape(f"{folder} has {problem}")):
+        require_safe_files(folder)
+
+
+@pytest.mark.parametrize("name", [".jinja", ".a.jinja"])
+def test_hidden_templates_have_limits(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model", SAFE)
+    linked(folder / TEMPLATES, name, 1 << 19, 1)
+    (folder / TEMPLATES / f"0{name}").rename(folder / TEMPLATES / name)
+    require_safe_files(folder)
+    os.truncate(folder / TEMPLATES / name, 50 << 30)
+    with pytest.raises(UnsafeModel, match="it has more than 524,288 bytes"):
+        require_safe_files(folder)
+
+
+def test_large_files_of_known_models_are_accepted(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", SAFE)
+    sizes = {"tokenizer.json": 35, "vocab.json": 10, "merges.txt": 10, SAFE_INDEX: 20, SAFE: 9_000}
+    for name, megabytes in sizes.items():
+        (folder / name).touch()
+        os.truncate(folder / name, megabytes << 20)
+    require_safe_files(folder)
 
 
 def test_adapter_has_no_own_weights(tmp_path: Path) -> None:
