@@ -165,14 +165,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--output", type=Path, help="write only this file")
     options = parser.parse_args(arguments)
-    texts = {
-        CRD_FILE: crd_yaml(),
-        CHART_FILE: crd_yaml(KEEP),
-        POLICY_FIELDS_FILE: policy_fields_yaml(),
-        SCHEMAS_FILE: _schemas(),
-    }
     if options.output:
         texts = {options.output: crd_yaml()}
+    else:
+        texts = {
+            CRD_FILE: crd_yaml(),
+            CHART_FILE: crd_yaml(KEEP),
+            POLICY_FIELDS_FILE: policy_fields_yaml(),
+            SCHEMAS_FILE: _schemas(),
+        }
     for path, text in texts.items():
         if not options.check:
             path.write_text(text)

@@ -19,6 +19,8 @@ def printable(text: str) -> str:
     Newlines and tabs are kept, and carriage returns are removed. Bidirectional overrides and lone
     surrogates are not printable either.
     """
+    if text.isprintable():  # most texts are, and a status has many
+        return text
     shown = _ESCAPES.sub("", text)
     return "".join(
         each if each.isprintable() or each in "\n\t" else " " for each in shown.replace("\r", "")

@@ -12,7 +12,8 @@ from .names import is_secret_name
 from .values import has_known_secret
 
 _WORD: Final = re.compile(r"[^\s'\"]+")
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)?://([^/?#\s]*)([^?#\s]*)([?#]\S*)?")
+# Without a limit of the scheme, a long text without spaces would take quadratic time.
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,63})?://([^/?#\s]*)([^?#\s]*)([?#]\S*)?")
 
 
 def display_url(text: str) -> str:

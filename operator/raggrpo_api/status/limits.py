@@ -13,14 +13,16 @@ def require_within_limits(wire: object) -> None:
     characters = 0
     pending = [wire]
     while pending:
-        match pending.pop():
-            case dict() as values:
-                pending += [*values, *values.values()]
-            case list() as values:
-                pending += values
-            case str() as text:
-                characters += len(text)
-            case int() as number if abs(number) > MAX_INTEGER:
-                raise ValueError("it has an integer that is not a 64-bit integer")
+        value = pending.pop()
+        # A status has thousands of values: `match` takes twice the time.
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, dict):
+            pending += value
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise ValueError("it has an integer that is not a 64-bit integer")
     if characters > MAX_STATUS_TEXT:
         raise ValueError(f"it has more than {MAX_STATUS_TEXT:,} characters")

@@ -4,6 +4,7 @@ Implements `reconcile.Runtime` and records every action, so that tests can check
 performed once.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,10 +12,11 @@ from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
+from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
-from raggrpo_api.status.job_status import JobStatus
+from raggrpo_api.status.job_status import JobStatus, status_from_json
 from raggrpo_api.trainer.config import TrainerConfig
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_api.trainer.learning import Streak
@@ -528,6 +530,7 @@ class Scenario:
     drops_process: bool = True
     """Whether the operator restarts after each round, so that only the status remains."""
     delays: list[float] = field(default_factory=list)
+    _read_spec: JobSpec | None = None
 
     async def until_quiet(self, limit: timedelta = timedelta(hours=12)) -> JobStatus:
         """Reconcile until no round is due."""
@@ -573,9 +576,12 @@ class Scenario:
     def _remembered(self, job: RagGrpoJob) -> RagGrpoJob:
         if not self.drops_process:
             return job
-        return RagGrpoJob.model_validate_json(
-            job.model_dump_json(by_alias=True, exclude_unset=True)
-        )
+        if job.spec is self._read_spec:  # only the status has changed
+            stored = job.model_dump_json(by_alias=True, exclude_unset=True, include={"status"})
+            return job.model_copy(update={"status": status_from_json(json.loads(stored)["status"])})
+        job = RagGrpoJob.model_validate_json(job.model_dump_json(by_alias=True, exclude_unset=True))
+        self._read_spec = job.spec
+        return job
 
     @property
     def status(self) -> JobStatus:

@@ -122,6 +122,16 @@ def test_secret_patterns_take_linear_time(unit: str) -> None:
     assert seconds(32_000) < 8 * seconds(8_000)  # four times the length; a square takes 16 times
 
 
+@pytest.mark.parametrize("unit", ["a", "://a", "a."])
+def test_display_of_long_text_takes_linear_time(unit: str) -> None:
+    def seconds(length: int) -> float:
+        start = time.process_time()
+        display_url(unit * (length // len(unit)))
+        return time.process_time() - start
+
+    assert min(seconds(32_000) for _ in range(3)) < 8 * min(seconds(8_000) for _ in range(3))
+
+
 def test_secret_query_pattern_agrees_with_python_predicate() -> None:
     urls = ["http://h/?key=a", "http://h/?a=b&x_token=1", "http://h/?keys=1", "http://h/?db_pass=x",
             "http://h/?pass_x=1", "http://h/?token=", "http://h/?a?sig=b", "http://h/?code=x",

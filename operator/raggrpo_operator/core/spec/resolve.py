@@ -7,6 +7,7 @@ user > coupled > preset > default; values derived from other values come last.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from raggrpo_api.fields.base import ApiModel, AttemptNumber
@@ -161,18 +162,24 @@ def trainer_image(spec: JobSpec, pinned: Pinned, default: str) -> str:
 
 def _leaves(model: ApiModel, prefix: str = "", given: bool = True) -> Iterator[tuple[str, bool]]:
     """Yield (path, whether it is specified) of every leaf below `model`."""
-    for name, field in type(model).model_fields.items():
+    specified = model.model_fields_set
+    for name, alias in _names(type(model)):
         value = getattr(model, name)
-        path = f"{prefix}{field.alias}"
-        from_user = given and name in model.model_fields_set
-        items = value if isinstance(value, list) else []
+        path = f"{prefix}{alias}"
+        from_user = given and name in specified
         if isinstance(value, ApiModel):
             yield from _leaves(value, f"{path}.", from_user)
-        elif any(isinstance(item, ApiModel) for item in items):
-            for index, item in enumerate(items):
+        elif isinstance(value, list) and any(isinstance(item, ApiModel) for item in value):
+            for index, item in enumerate(value):
                 yield from _leaves(item, f"{path}[{index}].", from_user)
         else:
             yield path, from_user
+
+
+@cache
+def _names(model: type[ApiModel]) -> tuple[tuple[str, str | None], ...]:
+    """Return the name of every field of a model, and its name in JSON."""
+    return tuple((name, field.alias) for name, field in model.model_fields.items())
 
 
 def _sized(spec: JobSpec, origins: Mapping[str, Origin], facts: Facts | None) -> dict[str, Any]:
