@@ -12,7 +12,6 @@ from typing import Any
 
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.names import ANNOTATION_RETRY
-from raggrpo_api.spec.job_spec import JobSpec
 from raggrpo_api.status.attempts import AttemptRecord
 from raggrpo_api.status.cause import Cause
 from raggrpo_api.status.conditions import ConditionType
@@ -530,7 +529,8 @@ class Scenario:
     drops_process: bool = True
     """Whether the operator restarts after each round, so that only the status remains."""
     delays: list[float] = field(default_factory=list)
-    _read_spec: JobSpec | None = None
+    _read: RagGrpoJob | None = None
+    """The job as last read back in full."""
 
     async def until_quiet(self, limit: timedelta = timedelta(hours=12)) -> JobStatus:
         """Reconcile until no round is due."""
@@ -576,11 +576,12 @@ class Scenario:
     def _remembered(self, job: RagGrpoJob) -> RagGrpoJob:
         if not self.drops_process:
             return job
-        if job.spec is self._read_spec:  # only the status has changed
+        read = self._read
+        if read and job.spec is read.spec and job.metadata is read.metadata:  # a new status only
             stored = job.model_dump_json(by_alias=True, exclude_unset=True, include={"status"})
             return job.model_copy(update={"status": status_from_json(json.loads(stored)["status"])})
         job = RagGrpoJob.model_validate_json(job.model_dump_json(by_alias=True, exclude_unset=True))
-        self._read_spec = job.spec
+        self._read = job
         return job
 
     @property
