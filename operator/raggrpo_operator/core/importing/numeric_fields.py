@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
+from raggrpo_api.secrets.redaction import redacted_words
+
 from .overrides import UnknownValue, Values, parse_value
-from .translation import ACTOR, DEFAULTS, MODEL, ROLLOUT
+from .translation import ACTOR, DEFAULTS, MODEL, ROLLOUT, shown
 
 NUMBERS: Final = frozenset(
     {
@@ -45,14 +47,18 @@ def with_numbers(values: Values) -> tuple[Values, list[str]]:
         number = parse_value(value) if isinstance(value, str) else value
         if _is_number(number):
             numbers[name] = number
-            lines.append(f"{name}: {value!r} is a string, not a number: changed to {number}")
+            lines.append(f"{name}: {_quoted(value)} is a string, not a number: changed to {number}")
         else:
             is_large = type(number) in (int, float) and abs(number) >= _MAX_NUMBER
             reason = "too large" if is_large else "not a number"
-            others.append(f"{name} is {value!r}, which is {reason}")
+            others.append(f"{name} is {_quoted(value)}, which is {reason}")
     if others:
         raise ValueError("; ".join(others))
     return values | numbers, lines
+
+
+def _quoted(value: object) -> str:
+    return shown(redacted_words(repr(value)))
 
 
 def _is_number(value: Any) -> bool:

@@ -17,6 +17,8 @@ _MAX_CHARACTERS: Final = 1_000_000
 """Maximum characters of all referenced values together, as often as they are referenced."""
 _MAX_DEPTH: Final = 100
 """Maximum references within and behind each other."""
+_MAX_SHOWN_NAMES: Final = 3
+"""Maximum fields of a cycle that a message names."""
 _MISSING: Final = "???"
 """OmegaConf's placeholder for a mandatory value that is not specified."""
 
@@ -52,7 +54,9 @@ class _Resolver:
         if raw == _MISSING:
             return UnknownValue(_MISSING, "the configuration requires a value")
         if name in self._above:
-            cycle = [*self._above[self._above.index(name) :], name]
+            cycle = self._above[self._above.index(name) :]
+            more = ["…"] if len(cycle) > _MAX_SHOWN_NAMES else []
+            cycle = [*cycle[:_MAX_SHOWN_NAMES], *more, name]
             raise _Unresolved(f"its references are circular: {' → '.join(cycle)}")
         if len(self._above) >= _MAX_DEPTH:
             raise _Unresolved(f"more than {_MAX_DEPTH} references follow each other")

@@ -77,6 +77,9 @@ MIXED_BLOCKS: Final = ("algorithm.", "data.", "reward.", "trainer.")
 """Sections of verl to whose top level users add fields of other trainers."""
 
 
+MAX_REASON: Final = 300
+"""Maximum characters of the reason why a value is unknown."""
+_LAST_WORD: Final = re.compile(r"[^\s'\"]+\Z")
 SECRET: Final = "it looks like a secret, which belongs in a Secret"
 """Why a value is not part of a job."""
 
@@ -145,7 +148,7 @@ class Translation:
         if file := self.inherited.get(name):
             origin = f", from {file}"
         note = f" ({note}{origin})" if note else f" ({origin[2:]})" if origin else ""
-        self.lines["mapped"].append(f"{name} → spec.{path}: {_shown(value)}{note}")
+        self.lines["mapped"].append(f"{name} → spec.{path}: {shown(value)}{note}")
 
     def copy(self, name: str, change: Callable[[Any], Any] = lambda value: value) -> None:
         """Copy a field to its counterpart if the configuration or verl's defaults contain it."""
@@ -182,10 +185,10 @@ class Translation:
                 by_file.setdefault(file, []).append(name)
                 continue
             if name not in VERL_FIELDS:
-                self.lines["unmapped"].append(f"{name}={_shown(value.text)}: {_note(name, None)}")
+                self.lines["unmapped"].append(f"{name}={shown(value.text)}: {_note(name, None)}")
                 continue
             of = f" (from {file})" if file else ""
-            line = f"{name}={_shown(value.text)}{of}: {value.reason}: override it"
+            line = f"{name}={shown(value.text)}{of}: {value.reason}: override it"
             self.lines["missing"].append(line)
         for name, value in self.given.items():
             if name in self.translated or value is None:
@@ -196,7 +199,7 @@ class Translation:
                 continue
             if known is None and self._copy_foreign(name, value):
                 continue
-            self.lines["unmapped"].append(f"{name}={_shown(value)}: {_note(name, known)}")
+            self.lines["unmapped"].append(f"{name}={shown(value)}: {_note(name, known)}")
         for file, names_ in by_file.items():
             self.lines["unmapped"].append(f"defaults of {file}: {', '.join(names_)}")
 
@@ -315,11 +318,19 @@ def _note(name: str, known: ForeignField | None) -> str:
 def _without_secret(value: Any) -> Any:
     """Return a value, or the reason why it must not be part of a job."""
     if isinstance(value, UnknownValue):
-        return UnknownValue(redacted_words(value.text), redacted_words(value.reason))
+        return UnknownValue(redacted_words(value.text), redacted_words(_whole_words(value.reason)))
     has_secrets = any(has_known_secret(text) for _, _, text in iter_texts(value, ""))
     return UnknownValue(HIDDEN, SECRET) if has_secrets else value
 
 
-def _shown(value: object) -> str:
+def _whole_words(text: str) -> str:
+    """Return the first words of a long text: a cut secret would not be recognized."""
+    if len(text) <= MAX_REASON:
+        return text
+    return f"{_LAST_WORD.sub('', text[:MAX_REASON])}…"
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, with at most 80 characters."""
     text = str(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

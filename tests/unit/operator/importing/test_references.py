@@ -56,6 +56,7 @@ def test_standalone_embedded_and_nested_references_are_resolved(value: Any, expe
         ("${plain} ${a.b}", "are circular: a.b → a.b"),
         ("${c}", "are circular: c → d → c"),
         ("${d}", "are circular: c → d → c"),
+        ("${e0}", "are circular: e0 → e1 → e2 → … → e0"),
         ("${block}", "${block} is a block of fields"),
         ("${open", "${open has no closing bracket"),
         ("${null}/x", "a reference in ${null}/x is null"),
@@ -65,9 +66,28 @@ def test_standalone_embedded_and_nested_references_are_resolved(value: Any, expe
 )
 def test_unresolved_reference_is_reported_with_reason(value: str, expected: str) -> None:
     values = {"made": "${oc.env:MADE}", "c": "${d}", "d": "${c}", "block.x": 1, "null": None}
+    values |= {f"e{i}": f"${{e{(i + 1) % 50}}}" for i in range(50)}
     value_of_ref = resolve_references(values | {"a.b": value, "plain": "x"}, {})["a.b"]
     assert isinstance(value_of_ref, UnknownValue)
     assert expected in value_of_ref.reason
+
+
+@pytest.mark.parametrize("fields", [95, 950])
+def test_reasons_of_circular_references_are_short(fields: int) -> None:
+    block = "b" * 200
+    values = {f"{block}.a{i}": f"${{.a{(i + 1) % 95}}}" for i in range(fields)}
+    missing = import_verl(values | {"data.seed": f"${{{block}.a0}}"}).missing
+    [line] = [each for each in missing if each.startswith("data.seed=")]
+    assert "its references are circular: " in line
+    assert len(line) < 500
+
+
+def test_secret_at_end_of_shortened_reason_is_not_shown_in_part() -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    for length in range(200, 300):
+        value = f"{'x' * length} {secret} ${{null}}"
+        imported = import_verl({"null": None, "data.seed": value})
+        assert secret[:8] not in "".join(imported.missing)
 
 
 def test_unresolved_references_are_omitted_from_job() -> None:
@@ -121,6 +141,20 @@ def test_unusable_number_is_rejected_with_field(name: str, value: Any, expected:
     with pytest.raises(ValueError, match="which is") as caught:
         import_verl({name: value})
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["1:59" + ":59" * 50_000, [1] * 50_000])
+def test_long_value_that_is_not_a_number_is_shortened(value: Any) -> None:
+    with pytest.raises(ValueError, match="which is not a number") as caught:
+        import_verl({"data.train_batch_size": value})
+    assert len(str(caught.value)) < 200
+
+
+def test_secret_in_place_of_number_is_hidden() -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    with pytest.raises(ValueError, match=r"train_batch_size is '\(hidden\)', which") as caught:
+        import_verl({"data.train_batch_size": secret})
+    assert secret not in str(caught.value)
 
 
 def test_non_numeric_values_are_all_reported_at_once() -> None:
