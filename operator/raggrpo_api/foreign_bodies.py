@@ -20,9 +20,20 @@ PROGRESS_SECONDS = 60.0
 MIN_CHUNK_BYTES = 64
 """Mean size of the chunks of a body, after its first MIN_PROGRESS_BYTES; each takes CPU time."""
 
+UNEXPECTED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""Errors of a library that parses values of another type or range."""
+
 
 class UnsuitableBody(Exception):
-    """A response is too large, or takes too long. The message has problem and remedy."""
+    """A response is too large or invalid, or takes too long. The message has problem and remedy."""
 
     def __init__(self, message: str, *, is_transient: bool = False) -> None:
         super().__init__(message)

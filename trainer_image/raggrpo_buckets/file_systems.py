@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
@@ -34,6 +35,11 @@ class LimitedS3(S3FileSystem):  # type: ignore[misc]
         )
         self._check_listed = check_listed
 
+    @property
+    def server(self) -> str:
+        """Return the host and port of the server, or "" before the client is set up."""
+        return urlsplit(self._s3.meta.endpoint_url).netloc if self._s3 else ""
+
     async def _list_pages(self, method: str, **options: Any) -> AsyncIterator[Any]:
         listed, end = 0, time.monotonic() + MAX_LISTING_SECONDS
         async for page in super()._list_pages(method, **options):
@@ -56,6 +62,11 @@ class LimitedGcs(GCSFileSystem):  # type: ignore[misc]
         )
         self._check_listed = check_listed
         self._listed, self._end = 0, 0.0
+
+    @property
+    def server(self) -> str:
+        """Return the host and port of the server."""
+        return urlsplit(self._location).netloc
 
     async def _call_list_objects(self, *arguments: Any, **options: Any) -> Any:
         if not options.get("pageToken"):

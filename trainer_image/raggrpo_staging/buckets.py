@@ -11,13 +11,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from raggrpo_api.fields.source import BucketSource, Scheme
-from raggrpo_api.foreign_bodies import unsuitable_body
+from raggrpo_api.foreign_bodies import UNEXPECTED, unsuitable_body
 from raggrpo_api.limits import MAX_LISTING_SECONDS
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .failures import (
     TOKEN_REMEDY,
-    UNEXPECTED,
     StagingFailed,
     body_failure,
     causes,

@@ -33,15 +33,6 @@ TOKEN_REMEDY = {
 }
 """How to pass credentials, by scheme."""
 FOLDER_REMEDY = "specify a writable folder"
-UNEXPECTED = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""Errors of a library that parses values of another type or range."""
 MIN_SECRET = 8
 """Minimum length of a credential to hide; a shorter one may be part of a word."""
 _QUERY = re.compile(r"[?][^\s()]*=[^\s()]*")

@@ -24,13 +24,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from raggrpo_api.fields.source import COMMIT, MAIN, HubSource
-from raggrpo_api.foreign_bodies import UnsuitableBody
+from raggrpo_api.foreign_bodies import UNEXPECTED, UnsuitableBody
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .bodies import limited, require_plain
 from .failures import (
     TOKEN_REMEDY,
-    UNEXPECTED,
     StagingFailed,
     body_failure,
     connection_failure,

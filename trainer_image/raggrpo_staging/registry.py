@@ -15,12 +15,13 @@ import requests
 from oras import defaults
 
 from raggrpo_api.fields.source import ImageSource
+from raggrpo_api.foreign_bodies import UNEXPECTED
 from raggrpo_api.foreign_files import parse_json, remove_folder
 from raggrpo_api.limits import MAX_EXPANSION, MIN_EXPANDED_BYTES
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .download import file_digest
-from .failures import UNEXPECTED, StagingFailed, detail, own_path
+from .failures import StagingFailed, detail, own_path
 from .ranges import range_headers
 from .registry_client import RegistryClient
 from .remote import Checksum, Remote, RemoteFile, Snapshot

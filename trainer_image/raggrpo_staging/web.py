@@ -13,13 +13,12 @@ from requests.sessions import SessionRedirectMixin
 from requests.utils import requote_uri
 
 from raggrpo_api.fields.source import HttpsSource
-from raggrpo_api.foreign_bodies import UnsuitableBody
+from raggrpo_api.foreign_bodies import UNEXPECTED, UnsuitableBody
 from raggrpo_api.trainer.staging import SourceRole, StagingReason
 
 from .bodies import limited, require_plain
 from .failures import (
     TOKEN_REMEDY,
-    UNEXPECTED,
     StagingFailed,
     body_failure,
     connection_failure,

@@ -24,9 +24,9 @@ from raggrpo_api import names
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.file_names import path_below
 from raggrpo_api.foreign_bodies import unsuitable_body
-from raggrpo_api.limits import MAX_LISTING_SECONDS
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_buckets.answers import valid_answers
 from raggrpo_trainer.errors import TrainerError
 
 from .examination import Examination
@@ -66,17 +66,11 @@ class Backup:
     def fetch(self, target: Path) -> dict[str, str]:
         """Copy all files except the marker into a local folder; return their digests by name.
 
-        Raises ValueError if a file differs from its size or digest, OSError if it cannot be copied,
-        and TrainerError CHECKPOINT_WRITE_FAILED for other errors of the storage.
+        Raises ValueError if a file differs from its size or digest, OSError if it cannot be
+        written, and TrainerError CHECKPOINT_WRITE_FAILED for errors of the storage.
         """
-        try:
-            files = self.marker.files.items()
-            return {name: self._copy(name, target, file) for name, file in files}
-        except (OSError, ValueError):
-            raise
-        except Exception as error:  # remote file systems have other errors
-            text = f"cannot copy {self.folder}: {_text(error)}"
-            raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+        files = self.marker.files.items()
+        return {name: self._copy(name, target, file) for name, file in files}
 
     def _copy(self, name: str, target: Path, file: StoredFile) -> str:
         """Copy at most the recorded size and one more byte, however long the source is."""
@@ -85,7 +79,7 @@ class Backup:
         remaining = file.size + 1
         digests: dict[str, str] = {}
         with self._open(name) as source, hashing_file(local, digests) as copy:
-            while remaining and (chunk := source.read(min(COPY_BYTES, remaining))):
+            while remaining and (chunk := self._read(name, source, min(COPY_BYTES, remaining))):
                 remaining -= copy.write(chunk)
         if remaining != 1 or digests[local.name] != file.sha256:
             raise ValueError(f"{name} differs from its size or SHA-256 in {COMPLETE}")
@@ -93,10 +87,17 @@ class Backup:
 
     def _open(self, name: str) -> Any:
         path = posixpath.join(self.folder, name)
-        _size(self.examination, path)  # it may have been replaced
         # The default cache of gcsfs has no limit that callers set on a range.
         options = {"block_size": READ_AHEAD_BYTES, "cache_type": "readahead"}
-        return self.examination.open(path, **options)
+        with _read_errors(path):
+            _size(self.examination, path)  # it may have been replaced
+            return self.examination.open(path, **options)
+
+    def _read(self, name: str, source: Any, size: int) -> bytes:
+        path = posixpath.join(self.folder, name)
+        with _read_errors(path), valid_answers(self.examination.file_system, path):
+            content: bytes = source.read(size)
+            return content
 
 
 def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) -> None:
@@ -108,9 +109,14 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
         file_system, root = _open(url)
         path_of = partial(_path, file_system, posixpath.join(root, checkpoint.folder.name))
         for file in checkpoint.marker.files:
-            file_system.put_file(str(checkpoint.folder / file), path_of(file))
+            _put(file_system, checkpoint.folder / file, path_of(file))
         check()
-        file_system.put_file(str(checkpoint.folder / COMPLETE), path_of(COMPLETE))
+        _put(file_system, checkpoint.folder / COMPLETE, path_of(COMPLETE))
+
+
+def _put(file_system: Any, file: Path, path: str) -> None:
+    with valid_answers(file_system, path):
+        file_system.put_file(str(file), path)
 
 
 def complete_backups(url: str, key: str) -> Iterator[Backup]:
@@ -126,7 +132,7 @@ def complete_backups(url: str, key: str) -> Iterator[Backup]:
     with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
         file_system, root = _open(url)
         examination = Examination(url, file_system)
-        candidates = _candidates(url, file_system, root)
+        candidates = _candidates(url, examination, root)
     for name in candidates[:MAX_CANDIDATES]:
         with _translate_errors(f"cannot read checkpoint.backup.url {url}"):
             folder = posixpath.join(root, str(name))
@@ -177,7 +183,8 @@ def check_readable(url: str, key: str) -> None:
     next(complete_backups(url, key), None)
 
 
-def _candidates(url: str, file_system: Any, root: str) -> list[CheckpointName]:
+def _candidates(url: str, examination: Examination, root: str) -> list[CheckpointName]:
+    file_system = examination.file_system
     if isinstance(file_system, LocalFileSystem):
         if not file_system.isdir(root):
             return []
@@ -185,7 +192,7 @@ def _candidates(url: str, file_system: Any, root: str) -> list[CheckpointName]:
             folders = [each.name for each in islice(entries, MAX_ENTRIES + 1)]
     else:
         try:
-            paths = file_system.ls(root, detail=False, timeout=MAX_LISTING_SECONDS)
+            paths = examination.paths(root)
         except FileNotFoundError:
             return []
         folders = [posixpath.basename(each.rstrip("/")) for each in paths]
@@ -284,6 +291,21 @@ def _translate_errors(action: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = display_url(f"{action}: {_text(error)}")
+        raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+
+
+@contextmanager
+def _read_errors(path: str) -> Iterator[None]:
+    """Raise TrainerError for errors of the storage, so that none is taken for one of the volume.
+
+    A ValueError says that the backup is damaged, and is not changed.
+    """
+    try:
+        yield
+    except (TrainerError, ValueError):
+        raise
+    except Exception as error:  # remote file systems have other errors besides OSError
+        text = f"cannot read {path} from checkpoint.backup.url: {_text(error)}"
         raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
 
 

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from raggrpo_api.limits import MAX_LISTING_SECONDS
 from raggrpo_api.secrets.redaction import display_url
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_buckets.answers import valid_answers
 from raggrpo_trainer.errors import TrainerError
 
 MAX_EXAMINED_FILES = 20_000
@@ -19,8 +21,8 @@ T = TypeVar("T")
 class Examination:
     """Reads the metadata of files at a backup URL, within limits.
 
-    Methods raise TrainerError CHECKPOINT_WRITE_FAILED if a limit is exceeded, else the errors of
-    the file system.
+    Methods raise TrainerError CHECKPOINT_WRITE_FAILED if a limit is exceeded, UnsuitableBody if an
+    answer is invalid, else the errors of the file system.
     """
 
     def __init__(
@@ -41,6 +43,12 @@ class Examination:
                 f"{MAX_EXAMINED_FILES:,} files; remove them, or set another URL to start over",
             )
 
+    def paths(self, path: str) -> list[str]:
+        """Return the paths in a folder at a remote URL; they are not examined."""
+        with valid_answers(self.file_system, path):
+            paths = self.file_system.ls(path, detail=False, timeout=MAX_LISTING_SECONDS)
+            return [str(each) for each in paths]
+
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
         return bool(self._limited(self.file_system.exists, path))
@@ -59,17 +67,18 @@ class Examination:
     def open(self, path: str, **options: Any) -> Any:
         """Open a file; the time to read it is not limited."""
         # An object's constructor requests its metadata; fsspec passes no timeout to it.
-        return self._timed(lambda: self.file_system.open(path, "rb", **options))
+        return self._timed(path, lambda: self.file_system.open(path, "rb", **options))
 
     def _limited(self, method: Callable[..., T], path: str, **options: Any) -> T:
         if self.file_system.async_impl:  # also interrupts retries
             options["timeout"] = max(0.001, MAX_EXAMINATION_SECONDS - self._seconds)
-        return self._timed(lambda: method(path, **options))
+        return self._timed(path, lambda: method(path, **options))
 
-    def _timed(self, request: Callable[[], T]) -> T:
+    def _timed(self, path: str, request: Callable[[], T]) -> T:
         started = self._clock()
         try:
-            result = request()
+            with valid_answers(self.file_system, path):
+                result = request()
         except Exception:
             self._add_time(self._clock() - started)
             raise

@@ -9,9 +9,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
+from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
 from raggrpo_trainer.checkpoint import backup, examination
 from raggrpo_trainer.checkpoint.folder import MAX_MARKER_BYTES
+from raggrpo_trainer.checkpoint.store import CheckpointStore
 from raggrpo_trainer.errors import TrainerError
 from support.builders.trainer.checkpoints import make_claim, make_meta, make_store, shards
 from support.servers.hub_server import HubHandler, HubServer
@@ -246,3 +248,102 @@ def test_error_of_the_store_is_raised_unless_the_time_to_examine_backups_is_over
             examined.info("file")
     with pytest.raises(TrainerError, match=r"took more than 600 s \(0 files examined\)"):
         examined.info("file")
+
+
+NESTED_CODE = b"<Error><Code><a><b>5</b></a></Code><Message>x</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "status", "bodies", "problem"),
+    [
+        ("gs", 200, [json.dumps(GCS_PAGE).encode(), b'{"prefixes": []}'], "KeyError: 'kind'"),
+        ("gs", 200, [json.dumps(GCS_PAGE).encode(), b'{"kind": "x"}'], "AssertionError"),
+        ("gs", 200, [b'["storage#objects"]'], "AttributeError"),
+        ("gs", 200, [b'{"a":' * 100_000], "RecursionError"),
+        ("gs", 200, [b'{"items": [{"size": "x", "name": "a"}]}'], "ValueError"),
+        ("s3", 400, [NESTED_CODE], "TypeError"),
+    ],
+)
+def test_invalid_answer_names_server_and_object(
+    store: HubServer, scheme: str, status: int, bodies: list[bytes], problem: str
+) -> None:
+    remaining = [*bodies, *bodies[-1:] * 20]
+    respond(store, lambda handler: handler.answer(status, None, {}, remaining.pop(0)))
+    message = str(failure(scheme))
+    server = urlsplit(store.url).netloc
+    assert f"{server} sent an invalid answer to a request for bucket/backups ({problem}" in message
+    assert message.endswith("check the address of the server")
+
+
+def serve_backup(
+    store: HubServer, tmp_path: Path, respond_to: Callable[[HubHandler, str], bool]
+) -> CheckpointStore:
+    """Serve a backup as an S3 bucket, except requests to which `respond_to` responds.
+
+    Returns the store of a job with an empty volume.
+    """
+    source = make_store(make_claim(tmp_path / "source"), backup=tmp_path / "bucket" / "backups")
+    source.back_up(source.save(make_meta(10), shards(10)))
+
+    def answer(handler: HubHandler) -> bool:
+        path = unquote(urlsplit(handler.path).path)
+        if respond_to(handler, path):
+            return True
+        if "prefix=" in handler.path:
+            handler.answer(200, None, {}, S3_FOLDER.encode())
+            return True
+        file = tmp_path / path.lstrip("/")
+        if not file.is_file():
+            handler.answer(404, {})
+            return True
+        handler.answer(200, None, LAST_MODIFIED, file.read_bytes())
+        return True
+
+    store.faults.append(answer)
+    spec = CheckpointSpec.model_validate(
+        {"path": str(tmp_path / "volume"), "backup": {"url": "s3://bucket/backups"}}
+    )
+    return CheckpointStore(spec, make_claim(tmp_path / "volume"), "config-hash")
+
+
+LAST_MODIFIED = {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT", "ETag": '"x"'}
+
+
+def test_invalid_date_is_an_error_of_the_server(store: HubServer, tmp_path: Path) -> None:
+    def respond_to(handler: HubHandler, path: str) -> bool:
+        if handler.command != "HEAD" or not path.endswith("/COMPLETE"):
+            return False
+        handler.answer(200, None, {"Last-Modified": "Fri, 31 Dec 9999 23:59:60 GMT"}, b"x")
+        return True
+
+    restoring = serve_backup(store, tmp_path, respond_to)
+    with pytest.raises(TrainerError) as raised:
+        restoring.restore()
+    assert "sent an invalid answer to a request for bucket/backups/step_" in str(raised.value)
+    assert "Invalid timestamp" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(412, "PreconditionFailed"), (416, "InvalidRange"), (400, "<a/>")]
+)
+def test_error_of_the_store_while_a_shard_is_read_is_no_error_of_the_volume(
+    store: HubServer, tmp_path: Path, status: int, code: str
+) -> None:
+    def respond_to(handler: HubHandler, path: str) -> bool:
+        if handler.command != "GET" or not path.endswith(".distcp"):
+            return False
+        handler.answer(status, None, {}, f"<Error><Code>{code}</Code></Error>".encode())
+        return True
+
+    restoring = serve_backup(store, tmp_path, respond_to)
+    with pytest.raises(TrainerError) as raised:
+        restoring.restore()
+    assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
+    assert str(raised.value).startswith("cannot read bucket/backups/step_00000010.e1/")
+    assert ".distcp from checkpoint.backup.url: " in str(raised.value)
+
+
+def test_served_backup_is_restored(store: HubServer, tmp_path: Path) -> None:
+    restored = serve_backup(store, tmp_path, lambda *_: False).restore()
+    assert restored is not None
+    assert restored.marker.step == 10

@@ -1,0 +1,30 @@
+"""Errors of clients at answers that the API of an object store does not allow."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from raggrpo_api.fields.text import one_line
+from raggrpo_api.foreign_bodies import UNEXPECTED, UnsuitableBody
+
+MAX_DETAIL = 80
+"""Characters of an error of a client."""
+
+
+@contextmanager
+def valid_answers(file_system: Any, path: str) -> Iterator[None]:
+    """Raise UnsuitableBody if a client cannot use the answer to a request for `path`.
+
+    `file_system` is LimitedS3, LimitedGcs or a local file system, whose errors are not changed.
+    """
+    try:
+        yield
+    except UNEXPECTED as error:
+        server = getattr(file_system, "server", "")
+        if not server:
+            raise
+        detail = one_line(f"{type(error).__name__}: {error}", MAX_DETAIL)
+        raise UnsuitableBody(
+            f"{server} sent an invalid answer to a request for {path} ({detail}); check the "
+            "address of the server"
+        ) from error
