@@ -4,10 +4,11 @@ HNSW: Malkov and Yashunin, "Efficient and robust approximate nearest neighbor se
 Hierarchical Navigable Small World graphs", 2016.
 """
 
+import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import faiss
 import numpy as np
@@ -24,9 +25,17 @@ EF_SEARCH = 256
 FILE = "vectors.faiss"
 
 _HEADER = struct.Struct("<4siq17xiQ")
-"""Start of faiss' format: type, dimension, number of vectors, metric, and size of the vectors."""
+"""Start of an index in faiss' format: type, dimension, number of vectors, metric, and an array's
+size. In exact indexes, the array has the vectors; in HNSW, it is the first array of the graph."""
 _FLAT, _GRAPH = b"IxFI", b"IHNf"
-"""Types of exact indexes and of HNSW, whose vectors follow the graph."""
+"""Types of exact indexes and of HNSW, which has an exact index after its graph."""
+_SIZE_BYTES = 8
+_GRAPH_ITEM_BYTES = (8, 4, 4, 8, 4)
+"""Bytes of an item in each array of a graph: probabilities, ends of layers, layers, offsets, links.
+Each array follows its size."""
+_GRAPH_END_BYTES = 20
+"""Entry point, top layer, efConstruction, efSearch, and a number that is no longer used."""
+_VALUE_BYTES = 4
 
 Neighbors = tuple[np.ndarray, np.ndarray]
 """Scores and positions, [Q, K] each, best first; position -1 means no neighbor."""
@@ -56,20 +65,14 @@ class VectorIndex:
         """Read an index of `count` vectors written by `write`. Raises RuntimeError or OSError.
 
         faiss allocates what a file specifies, opens further files that it names, and follows links.
+        Some types take hours to read. So the types and sizes within the file are compared first.
         """
         file = folder / FILE
         require_own_file(file)
-        expected = (_FLAT if exact else _GRAPH, dimension, count, faiss.METRIC_INNER_PRODUCT)
-        if _header(file) != (*expected, dimension * count if exact else None):
+        if not _is_index(file, count, dimension, exact=exact):
             raise RuntimeError(f"{file} is not an index of this corpus")
-        faiss.set_deserialization_vector_byte_limit(file.stat().st_size)
-        try:
-            index: Any = faiss.read_index(str(file), faiss.IO_FLAG_SKIP_IVF_DATA)
-        except MemoryError as error:
-            raise RuntimeError(f"{file} is damaged") from error
-        flat = index if exact else faiss.downcast_index(index.storage)
-        if type(flat) is not faiss.IndexFlatIP or (flat.ntotal, flat.d) != (count, dimension):
-            raise RuntimeError(f"{file} is not an index of this corpus")
+        index: Any = faiss.read_index(str(file))
+        flat: Any = index if exact else faiss.downcast_index(index.storage)
         if not has_finite_vectors(flat) or not (exact or is_connected(index, HNSW_M)):
             raise RuntimeError(f"{file} is damaged")
         if not exact:
@@ -94,11 +97,26 @@ class VectorIndex:
         return scores, positions
 
 
-def _header(file: Path) -> tuple[bytes, int, int, int, int | None] | None:
-    """Return type, dimension, number of vectors, metric, and the size of a flat index."""
+def _is_index(file: Path, count: int, dimension: int, *, exact: bool) -> bool:
+    """Return whether a file has the layout of an index that `VectorIndex.write` writes."""
+    expected = (dimension, count, faiss.METRIC_INNER_PRODUCT)
     with open_regular(file) as content:
-        start = content.read(_HEADER.size)
-    if len(start) < _HEADER.size:
-        return None
-    kind, dimension, count, metric, size = _HEADER.unpack(start)
-    return kind, dimension, count, metric, size if kind == _FLAT else None
+        size = os.fstat(content.fileno()).st_size
+        if not exact:
+            if _header(content)[:-1] != (_GRAPH, *expected):
+                return False
+            content.seek(_HEADER.size - _SIZE_BYTES)
+            for item_bytes in _GRAPH_ITEM_BYTES:
+                items = int.from_bytes(content.read(_SIZE_BYTES), "little")
+                if items * item_bytes > size:
+                    return False
+                content.seek(items * item_bytes, os.SEEK_CUR)
+            content.seek(_GRAPH_END_BYTES, os.SEEK_CUR)
+        is_flat = _header(content) == (_FLAT, *expected, dimension * count)
+        return is_flat and content.tell() + dimension * count * _VALUE_BYTES == size
+
+
+def _header(content: BinaryIO) -> tuple[bytes | int, ...]:
+    """Return the values of `_HEADER` at the position of a file; empty at its end."""
+    start = content.read(_HEADER.size)
+    return _HEADER.unpack(start) if len(start) == _HEADER.size else ()
