@@ -25,7 +25,7 @@ from raggrpo_api.trainer.staging import (
 from raggrpo_cli.job_file import fail
 from raggrpo_cli.terminal import show
 from raggrpo_operator.core.spec.resolve import resolve
-from raggrpo_operator.errors import OperatorError
+from raggrpo_operator.errors import OperatorError, PermanentError
 from raggrpo_operator.reporting.model_card import name_base, write_card
 from raggrpo_operator.reporting.report import write_report
 from raggrpo_operator.reporting.summary import write_summary
@@ -61,7 +61,7 @@ def push_results(job: RagGrpoJob, progress: Path | None = None) -> PushOutcome:
     try:
         _complete_models(job, folder, resolved.spec.model.path)
         describe(folder, job, job.status.progress.step)
-    except ExportFailed as error:
+    except (ExportFailed, PermanentError) as error:
         return PushOutcome(reason=StagingReason.EXPORT_FAILED, message=str(error))
     except OperatorError as error:
         return PushOutcome(reason=StagingReason.FOLDER_NOT_WRITABLE, message=str(error))
@@ -116,6 +116,8 @@ def _complete_models(job: RagGrpoJob, folder: Path, model: str) -> None:
     if status.has_earlier_best:
         steps[folder / BEST_DIR] = "best"
     for output, step in steps.items():
+        if output.is_symlink():
+            raise ExportFailed(f"{output} is a link: delete it to export the model again")
         if not output.exists():
             _export(folder.parent, output, step, model)
 

