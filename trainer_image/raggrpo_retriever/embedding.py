@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook 
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
+from raggrpo_api.forked_trial import TrialFailed, forked_problem
 from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.tensor_limit import limited_tensors
@@ -26,6 +28,14 @@ MAX_BATCH_TOKENS = 4096
 """Maximum size of a forward pass: number of texts × tokens of the longest text."""
 MAX_TOKEN_CHARACTERS = 64
 """Characters of a text that are tokenized, per token that is embedded; 4 is usual."""
+MAX_CPU_SECONDS = 30
+"""CPU time for building a model without weights, and for importing its code."""
+MAX_MEMORY = 1 << 30
+"""Bytes of memory for the same."""
+MAX_SECONDS = 120
+"""Time for the same."""
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""Arguments with which transformers runs no code from a folder and downloads nothing."""
 TRIAL_WORD = "a "
 """Word that is repeated maxTokens times to make a text of maximum length for a trial."""
 
@@ -166,19 +176,11 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: Pooling) -> torch.Te
 
 
 def _load(path: Path) -> tuple[Any, Any]:
-    # Never run code from the folder, never download.
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         require_own_weights(path)
-        config = AutoConfig.from_pretrained(path, **local)
-        if config.is_encoder_decoder:
-            raise CorpusError(
-                f"{path}: encoder-decoder models are not supported; use an "
-                "encoder-only or decoder-only model"
-            )
-        _require_weights(path, config)
+        _require_model(path)
         model, loaded = AutoModel.from_pretrained(
-            path, config=config, dtype=torch.float32, output_loading_info=True, **local
+            path, dtype=torch.float32, output_loading_info=True, **_LOCAL
         )
         tokenizer = load_tokenizer(path)
     except CorpusError:
@@ -188,10 +190,7 @@ def _load(path: Path) -> tuple[Any, Any]:
     except BaseException as error:  # transformers raises any type; a panic is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        raise CorpusError(
-            f"{path}: cannot load the embedding model ({_line(error)}); use a folder written "
-            "by save_pretrained(), with a tokenizer"
-        ) from error
+        raise CorpusError(_load_problem(path, error)) from error
     missing = sorted(map(str, {*loaded["missing_keys"], *loaded["mismatched_keys"]}))
     # The pooler is not used, and many embedding models are saved without it.
     if missing := [name for name in missing if not name.startswith("pooler.")]:
@@ -202,8 +201,48 @@ def _load(path: Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def _require_weights(path: Path, config: Any) -> None:
-    """Raise CorpusError if config.json specifies more parameters than the files can contain.
+def _require_model(path: Path) -> None:
+    """Raise CorpusError unless a child process can build the model of config.json within limits.
+
+    Many fields of config.json repeat something without limit.
+    """
+    try:
+        problem = forked_problem(
+            partial(_model_problem, path),
+            cpu_seconds=MAX_CPU_SECONDS,
+            memory=MAX_MEMORY,
+            seconds=MAX_SECONDS,
+        )
+    except TrialFailed as error:
+        raise CorpusError(
+            f"{path}/config.json: transformers {error} while it builds the model; copy the file "
+            "again, or use another model"
+        ) from error
+    if problem:
+        raise CorpusError(problem)
+
+
+def _model_problem(path: Path) -> str:
+    """Return why the model of config.json cannot be used with the folder's weights, or ""."""
+    torch.set_num_threads(1)  # a forked process does not have the threads of its parent
+    try:
+        config = AutoConfig.from_pretrained(path, **_LOCAL)
+        if config.is_encoder_decoder:
+            return (
+                f"{path}: encoder-decoder models are not supported; use an encoder-only or "
+                "decoder-only model"
+            )
+        return _weights_problem(path, config)
+    except UnsafeModel as error:
+        return str(error)
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers raises any type
+        return _load_problem(path, error)
+
+
+def _weights_problem(path: Path, config: Any) -> str:
+    """Return the problem if config.json specifies more parameters than the files can contain.
 
     transformers would initialize them. A parameter has at least one byte. Raises UnsafeModel if
     they are too many tensors.
@@ -211,11 +250,19 @@ def _require_weights(path: Path, config: Any) -> None:
     with limited_tensors(register_hook, path), torch.device("meta"):
         parameters = AutoModel.from_config(config, trust_remote_code=False).num_parameters()
     stored = sum(file.stat().st_size for file in loaded_files(path) if is_weight_file(file))
-    if parameters > stored:
-        raise CorpusError(
-            f"{path}: config.json specifies {parameters:,} parameters, but the weights have "
-            f"{stored:,} bytes; copy the folder again"
-        )
+    if parameters <= stored:
+        return ""
+    return (
+        f"{path}: config.json specifies {parameters:,} parameters, but the weights have "
+        f"{stored:,} bytes; copy the folder again"
+    )
+
+
+def _load_problem(path: Path, error: BaseException) -> str:
+    return (
+        f"{path}: cannot load the embedding model ({_line(error)}); use a folder written by "
+        "save_pretrained(), with a tokenizer"
+    )
 
 
 def _line(error: BaseException) -> str:

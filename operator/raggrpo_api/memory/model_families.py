@@ -61,10 +61,15 @@ def model_family(config: Mapping[str, Any]) -> ModelFamily:
         state_layers=tuple(sorted(_kinds(kinds) - ATTENTION_LAYERS)),
         num_experts=max((number for name in _EXPERTS if (number := _int(text, name))), default=0),
         positions_change_at=_positions_change_at(text),
-        is_measured=bool(config.get("model_type")) and _rope_type(text) in _ROPE_TYPES,
+        is_measured=_is_own_type(first, config) and _rope_type(text) in _ROPE_TYPES,
         activation=str(text.get("hidden_act") or ""),
         head_size=_head_size(text),
     )
+
+
+def _is_own_type(architecture: object, config: Mapping[str, Any]) -> bool:
+    """Return whether model_type, which specifies the class of the configuration, fits."""
+    return config.get("model_type") == str(architecture).removesuffix("ForCausalLM").lower()
 
 
 def _windows(config: Mapping[str, Any]) -> Iterator[int]:

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from raggrpo_api.model_folder import loaded_files
+from raggrpo_api.spec.retrieval import EmbeddingModel
+from raggrpo_retriever import embedding
+from raggrpo_retriever.corpus import CorpusError
+from raggrpo_retriever.embedding import Embedder
 from support.builders.trainer.embedding_model import write_embedding_model
 from support.hostile.limited_process import Make, outcomes
 
@@ -90,6 +94,12 @@ CASES: dict[str, Make] = {
         hidden_size=8,
         num_attention_heads=1,
     ),
+    "attention types without end": changed(
+        model_type="gpt_neo",
+        num_layers=2,
+        attention_types=[[["global"] * 1000, 2**40]],
+        classifier_dropout=0.1,
+    ),
     "parameters of 30 GB": changed(vocab_size=10**9),
     "unknown activation": changed(hidden_act="os.system"),
     "tokenizer that panics": charsmap("AAAA"),
@@ -115,6 +125,7 @@ REASONS = {
     "compiled code": "attn_implementation is {'': 'flex_attention'}, which",
     "3,000 groups of layers": "config.json: num_hidden_groups is 3000, more than 1,000",
     "2,000 layers in groups": "config.json specifies a model of more than 20,000 tensors: copy",
+    "attention types without end": "needs more than 1,024 MiB of memory while it builds",
     "tokenizer that panics": "its library crashes",
     "tokenizer that aborts": "needs more than 1,024 MiB of memory: use the tokenizer of",
     **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},
@@ -147,6 +158,19 @@ def test_hostile_embedding_model_is_rejected_within_limits(
 
 def test_passage_of_many_megabytes_is_embedded(checked: dict[str, str]) -> None:
     assert checked["none"].startswith("vectors (2, "), checked["none"][-1500:]
+
+
+def test_config_that_transformers_reads_without_end_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_embedding_model(tmp_path / "model", ["a", "b"], context=64)
+    changed(model_type="cohere2_moe", first_k_dense_replace=2**40)(folder)
+    monkeypatch.setattr(embedding, "MAX_CPU_SECONDS", 2)
+
+    with pytest.raises(
+        CorpusError, match=r"config\.json: transformers takes more than 2 seconds of"
+    ):
+        Embedder(EmbeddingModel(path=str(folder)))
 
 
 def test_files_that_no_library_loads_are_not_hashed(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ def test_sliding_window_covering_row_is_treated_as_full_attention(
     assert best_layout(family, tmp_path, longest).row_layout is layout
 
 
+def test_architecture_with_the_type_of_another_is_not_measured() -> None:
+    assert model_family(make_model_config("Qwen3ForCausalLM")).is_measured
+    assert not model_family(make_model_config("Qwen3ForCausalLM", model_type="gpt_neo")).is_measured
+
+
 def test_disabled_sliding_window_of_qwen_is_ignored() -> None:
     config = {"architectures": ["Qwen2ForCausalLM"], "sliding_window": 8, "max_window_layers": 2}
     assert model_family(config | {"use_sliding_window": False}).window is None
