@@ -9,11 +9,11 @@ from aiohttp import web
 
 from raggrpo_api.fields.text import one_line
 from raggrpo_api.fields.url_host import url_host
+from raggrpo_trainer.http.server_log import MAX_DETAIL_CHARACTERS, server_log
 
 from .calls import Call, Session, result_of
 from .forwarded_call import ForwardedCall
 from .forwarding import Forwarder
-from .http_log import MAX_DETAIL_CHARACTERS, server_log
 from .keys import keys_of_request
 from .model_names import Endpoint, ModelNames
 from .protocol import (

@@ -1,1 +1,4 @@
-"""Calls to HTTP services: retries, limits and outages. Must not depend on training."""
+"""Calls to HTTP services: retries, limits and outages; the log of HTTP servers.
+
+Must not depend on training.
+"""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from raggrpo_api.fields.http_access import is_authorized, is_loopback_host
+from raggrpo_trainer.http.server_log import server_log
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_PATH = "/metrics"
@@ -73,7 +74,7 @@ class ProgressServer:
         app.router.add_get(METRICS_PATH, self._metrics)
         app.router.add_post("/stacks", self._stacks)
         app.router.add_post("/stop", self._stop)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, logger=server_log)
         await runner.setup()
         site = web.TCPSite(runner, host, port)
         try:

@@ -1,3 +1,5 @@
+import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +37,19 @@ def serving(
             yield server, http
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("head", [b"no HTTP\r\n\r\n", b"GET /" + b"x" * 2**14, b"A: b\r\n" * 300])
+def test_malformed_request_leaves_no_error_in_log(
+    head: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with serving() as (server, http):
+        with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+            connection.sendall(b"GET /progress HTTP/1.1\r\n" + head)
+            assert connection.recv(1024).startswith(b"HTTP/1.0 400 ")
+        assert http.get("/progress").status_code == 503
+    assert all(record.exc_info is None for record in caplog.records)
 
 
 def test_progress_is_unavailable_before_first_update() -> None:
