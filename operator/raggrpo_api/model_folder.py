@@ -81,6 +81,15 @@ _NUMBERS = frozenset(
     | {"rope_theta", "rotary_emb_base", "initializer_range", "attention_dropout", "attn_pdrop"}
 )
 """Fields whose value is null, a nonnegative number, or contains several of them."""
+_ROPES = ("rope_parameters", "rope_scaling")
+"""Fields with the settings of rotary embeddings, or with those of each type of layer."""
+_ROPE_POSITIVE = frozenset(
+    {"factor", "rope_theta", "original_max_position_embeddings", "beta_fast", "beta_slow"}
+    | {"low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "attention_factor"}
+)
+"""Settings of rotary embeddings that are null, a positive number, or a list of them."""
+_ROPE_NONNEGATIVE = frozenset({"mscale", "mscale_all_dim", "short_mscale", "long_mscale"})
+"""Settings of rotary embeddings that are null or a nonnegative number."""
 MAX_LABELS = 100_000
 """Classes of a classifier; transformers creates a name for each."""
 _LIMITS = {"num_labels": MAX_LABELS}
@@ -398,6 +407,8 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
         yield f"{path} is {value!r:.40}, but models that consist of others are not supported"
     elif name in _KERNELS and (not isinstance(value, str | None) or value not in _OWN_KERNELS):
         yield f"{path} is {value!r:.40}, which is not part of transformers or compiles code"
+    if name in _ROPES and isinstance(value, Mapping):
+        yield from _rope_problems(value, path)
     most = MAX_LAYERS if _LAYERS.search(name) else _LIMITS.get(name, MAX_SIZE)
     if name in _LABELS and isinstance(value, Mapping) and len(value) > MAX_LABELS:
         yield f"{path} has {len(value):,} entries, more than {MAX_LABELS:,}"
@@ -411,6 +422,19 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
             yield f"{path} is {each!r:.40} instead of a number of at least 0"
         elif (is_size or most < MAX_SIZE) and isinstance(each, int) and each > most:
             yield f"{path} is {each!r:.40}, more than {most:,}"
+
+
+def _rope_problems(rope: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the numbers with which rotary embeddings would be infinite or no numbers."""
+    for layers, part in [("", rope), *((f".{name}", each) for name, each in rope.items())]:
+        if not isinstance(part, Mapping):
+            continue
+        for name, value in part.items():
+            for each in value if isinstance(value, list) else [value]:
+                if name in _ROPE_POSITIVE and (not _is_nonnegative(each) or each == 0):
+                    yield f"{path}{layers}.{name} is {each!r:.40} instead of a number above 0"
+                elif name in _ROPE_NONNEGATIVE and not _is_nonnegative(each):
+                    yield f"{path}{layers}.{name} is {each!r:.40} instead of a number of at least 0"
 
 
 def _is_nonnegative(value: object) -> bool:

@@ -1,6 +1,7 @@
 """Which files of a model folder are loaded, and which settings of tokenizers are accepted."""
 
 import json
+import math
 import os
 import re
 import time
@@ -150,6 +151,62 @@ def test_long_name_above_many_fields_is_rejected_at_once(tmp_path: Path) -> None
     with pytest.raises(UnsafeModel, match=r"x\.a{40}… is a name of more than 256 characters: corr"):
         read_model_json(config)
     assert time.process_time() - start < 1
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {
+    "type": "yarn",
+    "factor": 40,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 0,
+    "attention_factor": None,
+}
+LONGROPE = {"rope_type": "longrope", "long_factor": [1.0, 64.5], "short_factor": [1, 1.1]}
+
+
+@pytest.mark.parametrize("field", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("rope", [LLAMA3, YARN, LONGROPE, {"full_attention": LLAMA3}, None])
+def test_settings_of_rotary_embeddings_are_accepted(
+    tmp_path: Path, field: str, rope: object
+) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, **{field: rope})
+    assert read_model_json(folder / "config.json") == {field: rope}
+
+
+@pytest.mark.parametrize(
+    ("rope", "problem"),
+    [
+        (LLAMA3 | {"factor": 0}, "rope_parameters.factor is 0 instead of a number above 0"),
+        (LLAMA3 | {"rope_theta": 0}, "rope_parameters.rope_theta is 0 instead of a number above"),
+        (YARN | {"factor": -4.0}, "rope_parameters.factor is -4.0 instead of a number above 0"),
+        (YARN | {"beta_fast": 0}, "rope_parameters.beta_fast is 0 instead of a number above 0"),
+        (YARN | {"mscale": math.nan}, "rope_parameters.mscale is nan instead of a number of at"),
+        (
+            YARN | {"original_max_position_embeddings": 0},
+            "rope_parameters.original_max_position_embeddings is 0 instead of a number above 0",
+        ),
+        (LONGROPE | {"long_factor": [1, 0]}, "rope_parameters.long_factor is 0 instead of a"),
+        (
+            {"full_attention": LLAMA3 | {"factor": "8"}},
+            "rope_parameters.full_attention.factor is '8' instead of a number above 0",
+        ),
+    ],
+)
+def test_rotary_embeddings_that_are_no_numbers_are_rejected(
+    tmp_path: Path, rope: object, problem: str
+) -> None:
+    config = make_folder(tmp_path / "model", SAFE, rope_parameters=rope) / "config.json"
+    with pytest.raises(UnsafeModel, match=re.escape(f"config.json: {problem}")):
+        read_model_json(config)
 
 
 def linked(folder: Path, name: str, size: int, count: int) -> None:
