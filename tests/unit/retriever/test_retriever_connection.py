@@ -109,6 +109,14 @@ def test_requests_without_end_are_disconnected(
     assert "Traceback" not in retriever.log.read_text()
 
 
+def test_malformed_chunk_of_request_without_token_has_one_response(retriever: Retriever) -> None:
+    with socket.create_connection(("127.0.0.1", retriever.port), TIMEOUT_SECONDS) as connection:
+        connection.sendall(b"POST /retrieve" + ONE_CHUNK + b"odd\r\n")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+    assert retriever.is_healthy()
+    assert "Traceback" not in retriever.log.read_text()
+
+
 def test_head_below_limit_is_read(retriever: Retriever) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "X": "y" * 50_000}
     url = f"http://127.0.0.1:{retriever.port}/retrieve"
