@@ -66,8 +66,11 @@ def check_model(path: Path, lora: LoraSpec | None = None) -> ModelCheck:
         return _unreadable(problem)
     try:
         require_safe_files(path)
+        adapter = adapter_problem(path)
     except UnsafeModel as error:
         return _unreadable(str(error))
+    if adapter:  # other problems, such as a missing config.json, follow from it
+        return _unreadable(adapter)
     problems = []
     facts = Facts()
     shapes: Shapes = {}
@@ -126,15 +129,13 @@ def tokenizer_problem(path: Path, error: Exception) -> str:
 
 
 def _weight_problems(path: Path, config: Mapping[str, Any], shapes: Shapes) -> Iterator[str]:
-    """Yield a problem if the weights are quantized, an adapter, or incomplete."""
+    """Yield a problem if the weights are quantized or incomplete."""
     if quantization := config.get("quantization_config"):
         kind = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         yield (
             f"the weights in {path} are quantized ({kind}) and cannot be trained: use the model in "
             "full precision"
         )
-    elif adapter := adapter_problem(path):
-        yield adapter
     elif missing := missing_tensors(config, shapes):
         names = f"{missing[0]} and {len(missing) - 1:,} more" if missing[1:] else missing[0]
         yield (

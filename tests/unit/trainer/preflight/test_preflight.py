@@ -277,6 +277,24 @@ async def test_model_without_safetensors_is_rejected_with_remedy(tmp_path: Path)
     assert "save_pretrained" in check.evidence
 
 
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+async def test_adapter_without_model_is_rejected_with_one_remedy(
+    tmp_path: Path, weights: str
+) -> None:
+    config = make_fit_config(tmp_path)
+    model = tmp_path / "model"
+    for file in model.iterdir():
+        file.unlink()
+    (model / "adapter_config.json").write_text("{}")
+    (model / weights).write_bytes(b"x")
+
+    evidence = check_of(await check_config(config), CheckId.MODEL_READABLE).evidence
+
+    assert (
+        evidence == f"{model} is an adapter: merge it into its base model and use the merged model"
+    )
+
+
 async def test_model_facts_are_read_without_index_and_from_legacy_names(tmp_path: Path) -> None:
     model = make_model_folder(tmp_path / "gpt")
     for name in ("model.safetensors.index.json", "b.safetensors"):
