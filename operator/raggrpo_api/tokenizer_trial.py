@@ -155,7 +155,7 @@ def require_bounded_tokenizer(tokenizer: Any) -> None:
     for name in _AFFIXES:
         size = len(getattr(getattr(tokenizer, "model", None), name, None) or "")
         if size > MAX_AFFIX:
-            _reject(f"has a {name} of {size:,} characters, more than {MAX_AFFIX}: {_REMEDY}")
+            _reject(f"has {name} of {size:,} characters, more than {MAX_AFFIX}: {_REMEDY}")
     if (longest := _longest_word(tokenizer)) > MAX_WORD:
         _reject(f"has words of {longest:,} characters, more than {MAX_WORD}: {_REMEDY}")
 

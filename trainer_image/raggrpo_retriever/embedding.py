@@ -28,10 +28,10 @@ MAX_BATCH_TOKENS = 4096
 """Maximum size of a forward pass: number of texts × tokens of the longest text."""
 MAX_TOKEN_CHARACTERS = 64
 """Characters of a text that are tokenized, per token that is embedded; 4 is usual."""
-MAX_CPU_SECONDS = 30
-"""CPU time for building a model without weights, and for importing its code."""
-MAX_MEMORY = 1 << 30
-"""Bytes of memory for the same."""
+MAX_CPU_SECONDS = 10
+"""CPU time for building a model without weights and for importing its code; 0.3 s is usual."""
+MAX_MEMORY = 512 << 20
+"""Bytes of memory for the same; 8 MiB are usual."""
 MAX_SECONDS = 120
 """Time for the same."""
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

@@ -125,7 +125,7 @@ REASONS = {
     "compiled code": "attn_implementation is {'': 'flex_attention'}, which",
     "3,000 groups of layers": "config.json: num_hidden_groups is 3000, more than 1,000",
     "2,000 layers in groups": "config.json specifies a model of more than 20,000 tensors: copy",
-    "attention types without end": "needs more than 1,024 MiB of memory while it builds",
+    "attention types without end": "needs more than 512 MiB of memory while it builds",
     "tokenizer that panics": "its library crashes",
     "tokenizer that aborts": "needs more than 1,024 MiB of memory: use the tokenizer of",
     **{name: "tokenizer_config.json: model_max_length is" for name in CASES if "context" in name},

@@ -239,7 +239,7 @@ def test_tokenizer_with_long_affix_is_rejected(
     assert problem_of(folder, module) == ""
 
     affix_tokenizer(kind, name, 65).save(str(folder / TOKENIZER_FILE))
-    assert f"has a {name} of 65 characters, more than 64: use the" in problem_of(folder, module)
+    assert f"has {name} of 65 characters, more than 64: use the" in problem_of(folder, module)
 
 
 @pytest.mark.parametrize(
