@@ -2,6 +2,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -49,8 +50,15 @@ def test_forked_trial_reports_what_ended_it(problem_of: Callable[[], str], reaso
         problem(problem_of)
 
 
-def test_forked_trial_has_a_time_limit() -> None:
+def test_forked_trial_has_a_time_limit(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    def sleep() -> str:
+        pid.write_text(str(os.getpid()))
+        time.sleep(60)
+        return ""
+
     with pytest.raises(TrialFailed, match=r"takes more than 1 seconds$"):
-        problem(lambda: str(time.sleep(60)), seconds=1)
+        problem(sleep, seconds=1)
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(int(pid.read_text()), os.WNOHANG)
