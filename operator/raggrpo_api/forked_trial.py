@@ -37,7 +37,9 @@ def forked_problem(
         _run(problem_of, sender, cpu_seconds, memory)
     os.close(sender)
     try:
-        is_done = bool(select.select([receiver], [], [], seconds)[0])
+        poller = select.poll()  # select() fails for descriptors of 1024 and more
+        poller.register(receiver, select.POLLIN)
+        is_done = bool(poller.poll(seconds * 1000))
         text = os.read(receiver, MAX_PROBLEM_BYTES) if is_done else b""
     finally:
         os.close(receiver)

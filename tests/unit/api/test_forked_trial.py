@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -62,3 +63,17 @@ def test_forked_trial_has_a_time_limit(tmp_path: Path) -> None:
         problem(sleep, seconds=1)
     with pytest.raises(ChildProcessError):
         os.waitpid(int(pid.read_text()), os.WNOHANG)
+
+
+def test_forked_trial_runs_with_many_open_files() -> None:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, 1_200), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while opened[-1] < 1_100:
+            opened.append(os.dup(opened[0]))
+        assert problem(lambda: "done") == "done"
+    finally:
+        for each in opened:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
