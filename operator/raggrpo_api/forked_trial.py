@@ -28,13 +28,13 @@ def forked_problem(
     """Return the text that a function returns in a child process, of MAX_PROBLEM_BYTES at most.
 
     The process may use `cpu_seconds` of CPU time, `memory` bytes more than its parent, and take
-    `seconds`. The function must not depend on other threads, which the child process does not have.
-    Raises TrialFailed.
+    `seconds`, also if its parent is killed. The function must not depend on other threads or on
+    open files and connections, which the child process does not have. Raises TrialFailed.
     """
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
-        _run(problem_of, sender, cpu_seconds, memory)
+        _run(problem_of, sender, cpu_seconds, memory, seconds)
     os.close(sender)
     try:
         poller = select.poll()  # select() fails for descriptors of 1024 and more
@@ -48,9 +48,10 @@ def forked_problem(
     if text[:1] == _RETURNED:
         return text[1:].decode(errors="replace")
     if not is_done:
-        raise TrialFailed(f"takes more than {seconds} seconds")
+        code = -signal.SIGALRM
     raise TrialFailed(
         {
+            -signal.SIGALRM: f"takes more than {seconds} seconds",
             -signal.SIGXCPU: f"takes more than {cpu_seconds} seconds of CPU time",
             _NO_MEMORY: f"needs more than {memory >> 20:,} MiB of memory",
             -signal.SIGKILL: "is killed, usually because memory runs out",
@@ -58,13 +59,17 @@ def forked_problem(
     )
 
 
-def _run(problem_of: Callable[[], str], sender: int, cpu_seconds: int, memory: int) -> NoReturn:
+def _run(
+    problem_of: Callable[[], str], sender: int, cpu_seconds: int, memory: int, seconds: int
+) -> NoReturn:
     """Run the function in the child process, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)  # belongs to the event loop of the parent
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        signal.alarm(seconds)
+        _close_all_except(sender)
         limit_resources(cpu_seconds, memory)
         text = problem_of().encode(errors="replace")
         os.write(sender, _RETURNED + text[: MAX_PROBLEM_BYTES - 1])
@@ -73,3 +78,13 @@ def _run(problem_of: Callable[[], str], sender: int, cpu_seconds: int, memory: i
         code = _NO_MEMORY
     finally:
         os._exit(code)
+
+
+def _close_all_except(sender: int) -> None:
+    """Close all inherited descriptors except 0 to 2 and `sender`.
+
+    Otherwise, ports and connections that the parent closes would remain open.
+    """
+    last = max(map(int, os.listdir("/dev/fd")))
+    os.closerange(3, sender)
+    os.closerange(sender + 1, last + 1)

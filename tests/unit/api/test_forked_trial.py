@@ -1,6 +1,10 @@
+import fcntl
 import os
 import resource
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +14,7 @@ import pytest
 from raggrpo_api.forked_trial import MAX_PROBLEM_BYTES, TrialFailed, forked_problem
 
 
-def problem(problem_of: Callable[[], str], seconds: int = 30) -> str:
+def problem(problem_of: Callable[[], str], seconds: int = 300) -> str:
     return forked_problem(problem_of, cpu_seconds=1, memory=64 << 20, seconds=seconds)
 
 
@@ -42,6 +46,7 @@ def fail() -> str:
         (loop, "takes more than 1 seconds of CPU time"),
         (lambda: str(bytearray(1 << 30)), "needs more than 64 MiB of memory"),
         (lambda: str(os.kill(os.getpid(), signal.SIGKILL)), "is killed, usually because memory"),
+        (lambda: str(os.kill(os.getpid(), signal.SIGALRM)), "takes more than 300 seconds"),
         (lambda: str(os.kill(os.getpid(), signal.SIGUSR1)), r"crashes \(exit code -10\)"),
         (fail, r"crashes \(exit code 1\)"),
     ],
@@ -77,3 +82,42 @@ def test_forked_trial_runs_with_many_open_files() -> None:
         for each in opened:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def test_forked_trial_closes_connections_in_the_child_only() -> None:
+    near, far = socket.socketpair()
+    high = fcntl.fcntl(far, fcntl.F_DUPFD_CLOEXEC, 900)  # beyond the pipe
+    numbers = (near.fileno(), far.fileno(), high)
+
+    def opened() -> str:
+        return str([each for each in numbers if os.path.lexists(f"/proc/self/fd/{each}")])
+
+    try:
+        assert problem(opened) == "[]"
+        near.sendall(b"x")
+        assert os.read(high, 1) == b"x"
+    finally:
+        near.close()
+        far.close()
+        os.close(high)
+
+
+ORPHAN = """
+import os, signal, time
+from raggrpo_api.forked_trial import forked_problem
+
+def wait():
+    os.write(1, b"started")
+    time.sleep(60)
+
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+forked_problem(wait, cpu_seconds=1, memory=64 << 20, seconds=2)
+"""
+
+
+def test_child_of_forked_trial_ends_after_its_time_if_the_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.read(7) == b"started"
+    parent.kill()
+    assert parent.communicate(timeout=20)[0] == b""  # ends when the child closes it
