@@ -16,6 +16,16 @@ def load_index(spec: ManagedRetriever, report: Report = lambda _: None) -> Index
     """Load or build the index of a corpus; `report` gets each activity. Raises CorpusError."""
     report(f"loading {spec.corpus}")
     passages = load_corpus(Path(spec.corpus))
+    try:
+        return _index(passages, spec, report)
+    except MemoryError as error:  # of Python, or of faiss
+        raise CorpusError(
+            f"{spec.corpus}: the index of {len(passages):,} passages does not fit into memory; "
+            "increase the memory, or use a smaller corpus"
+        ) from error
+
+
+def _index(passages: Sequence[Passage], spec: ManagedRetriever, report: Report) -> Index:
     if not spec.embeds:
         return _bm25_index(passages, spec)
     if spec.embedding is None or not spec.index_path:
@@ -42,9 +52,4 @@ def _bm25_index(passages: Sequence[Passage], spec: ManagedRetriever) -> Bm25Inde
             f"{spec.corpus}: its {len(passages):,} passages have too many different words for a "
             f"BM25 index (limit {MIN_MAX_WORDS:,} + 1 per {MIN_BYTES_PER_WORD} bytes of text); "
             "remove passages that are not text, or use index: Dense"
-        ) from error
-    except MemoryError as error:
-        raise CorpusError(
-            f"{spec.corpus}: the index of {len(passages):,} passages does not fit into memory; "
-            "increase the memory, or use a smaller corpus"
         ) from error

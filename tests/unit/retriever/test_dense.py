@@ -547,3 +547,15 @@ def test_damaged_index_is_reported_with_remedy(tmp_path: Path, model: Path) -> N
     faiss.write_index(flat(16, 2, faiss.METRIC_L2), str(file))  # of equal size
     with pytest.raises(CorpusError, match=r"is not an index of this corpus.*delete the folder"):
         load_index(retriever)
+
+
+@pytest.mark.parametrize("name", ["read_index", "write_index"])
+def test_lack_of_memory_for_index_is_reported_with_remedy(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(faiss, name, fail)
+    with pytest.raises(CorpusError, match=r"2 passages does not fit into memory; increase the mem"):
+        load_index(make_retriever(tmp_path, model, ["w1", "w2"]))
