@@ -3,6 +3,7 @@
 httptools, which uvicorn prefers, keeps heads, trailers and pipelined requests of any size.
 """
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_HEAD_BYTES = 64 * 2**10
@@ -21,7 +22,7 @@ class LimitedConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject malformed data and close the connection; a request has one response at most."""
-        if self.cycle is None or not self.cycle.response_started:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         self.transport.close()
         if self.cycle is not None:

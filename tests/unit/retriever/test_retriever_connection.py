@@ -117,6 +117,27 @@ def test_malformed_chunk_of_request_without_token_has_one_response(retriever: Re
     assert "Traceback" not in retriever.log.read_text()
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"odd\r\n\r\n", id="malformed"),
+        pytest.param(b"GET /" + b"y" * 2**17, id="too large"),
+    ],
+)
+def test_malformed_request_after_a_complete_response_gets_400(
+    retriever: Retriever, data: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", retriever.port), TIMEOUT_SECONDS) as connection:
+        connection.sendall(b"GET /healthz" + HEAD + b"\r\n")
+        response = b""
+        while b'{"status":"ok"}' not in response:
+            response += connection.recv(2**16)
+        connection.sendall(data)
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+    assert retriever.is_healthy()
+    assert "Traceback" not in retriever.log.read_text()
+
+
 def test_head_below_limit_is_read(retriever: Retriever) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "X": "y" * 50_000}
     url = f"http://127.0.0.1:{retriever.port}/retrieve"
