@@ -78,13 +78,20 @@ _SIZES = (
 """Fields whose value is null, a nonnegative integer, or a list of them."""
 _NUMBERS = frozenset(
     {"rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon"}
-    | {"rope_theta", "rotary_emb_base", "initializer_range", "attention_dropout", "attn_pdrop"}
+    | {"layer_rope_theta", "initializer_range", "attention_dropout", "attn_pdrop"}
 )
 """Fields whose value is null, a nonnegative number, or contains several of them."""
+_POSITIVE = re.compile(
+    r"(?:(?!layer_)\w+_)?rope_theta|rotary_emb_base|rope_local_base_freq|partial_rotary_factor"
+)
+"""Fields whose value is null, a positive number, or contains several of them.
+
+The base 0 of a layer means that it has no rotary embeddings. Some models have a factor above 1.
+"""
 _ROPES = ("rope_parameters", "rope_scaling")
 """Fields with the settings of rotary embeddings, or with those of each type of layer."""
 _ROPE_POSITIVE = frozenset(
-    {"factor", "rope_theta", "original_max_position_embeddings", "beta_fast", "beta_slow"}
+    {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
     | {"low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "attention_factor"}
 )
 """Settings of rotary embeddings that are null, a positive number, or a list of them."""
@@ -415,11 +422,14 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
     if most == MAX_LAYERS and isinstance(value, list) and len(value) > most:
         yield f"{path} has {len(value):,} entries, more than {most:,}"
     is_size = name in _SIZES or name in _TOKENS
+    is_positive = _POSITIVE.fullmatch(name)
     for each in value if isinstance(value, list) else [value]:
         if is_size and each is not None and (type(each) is not int or each < _TOKENS.get(name, 0)):
             yield f"{path} is {each!r:.40} instead of an integer"
         elif name in _NUMBERS and not _is_nonnegative(each):
             yield f"{path} is {each!r:.40} instead of a number of at least 0"
+        elif is_positive and (not _is_nonnegative(each) or each == 0):
+            yield f"{path} is {each!r:.40} instead of a number above 0"
         elif (is_size or most < MAX_SIZE) and isinstance(each, int) and each > most:
             yield f"{path} is {each!r:.40}, more than {most:,}"
 

@@ -187,6 +187,10 @@ def test_settings_of_rotary_embeddings_are_accepted(
     [
         (LLAMA3 | {"factor": 0}, "rope_parameters.factor is 0 instead of a number above 0"),
         (LLAMA3 | {"rope_theta": 0}, "rope_parameters.rope_theta is 0 instead of a number above"),
+        (
+            LLAMA3 | {"partial_rotary_factor": 0},
+            "rope_parameters.partial_rotary_factor is 0 instead of a number above 0",
+        ),
         (YARN | {"factor": -4.0}, "rope_parameters.factor is -4.0 instead of a number above 0"),
         (YARN | {"beta_fast": 0}, "rope_parameters.beta_fast is 0 instead of a number above 0"),
         (YARN | {"mscale": math.nan}, "rope_parameters.mscale is nan instead of a number of at"),
@@ -207,6 +211,38 @@ def test_rotary_embeddings_that_are_no_numbers_are_rejected(
     config = make_folder(tmp_path / "model", SAFE, rope_parameters=rope) / "config.json"
     with pytest.raises(UnsafeModel, match=re.escape(f"config.json: {problem}")):
         read_model_json(config)
+
+
+ROPE_FIELDS = [
+    *["rope_theta", "global_rope_theta", "local_rope_theta", "compress_rope_theta"],
+    *["rotary_emb_base", "rope_local_base_freq", "partial_rotary_factor"],
+]
+
+
+@pytest.mark.parametrize("name", ROPE_FIELDS)
+@pytest.mark.parametrize("value", [None, 4.0, 10_000, 0.334])
+def test_rotary_fields_may_be_null_or_positive(tmp_path: Path, name: str, value: object) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, **{name: value})
+    assert read_model_json(folder / "config.json") == {name: value}
+
+
+@pytest.mark.parametrize("name", ROPE_FIELDS)
+@pytest.mark.parametrize("value", [0, 0.0, -1, math.nan, math.inf, "1", True, [1, 0]])
+def test_rotary_fields_that_are_not_positive_are_rejected(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    folder = make_folder(tmp_path / "model", SAFE, **{name: value})
+    with pytest.raises(UnsafeModel, match=rf"config\.json: {name} is .* of a number above 0"):
+        read_model_json(folder / "config.json")
+
+
+def test_layers_without_rotary_embeddings_are_accepted(tmp_path: Path) -> None:
+    bases = {"layer_rope_theta": [10_000.0, 0]}
+    folder = make_folder(tmp_path / "model", SAFE, **bases)
+    assert read_model_json(folder / "config.json") == bases
+    folder = make_folder(tmp_path / "other", SAFE, layer_rope_theta=[10_000.0, -1])
+    with pytest.raises(UnsafeModel, match="layer_rope_theta is -1 instead of a number of at least"):
+        read_model_json(folder / "config.json")
 
 
 def linked(folder: Path, name: str, size: int, count: int) -> None:
