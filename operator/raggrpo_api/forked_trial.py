@@ -22,6 +22,10 @@ class TrialFailed(Exception):
     """The child process crashed or exceeded a limit. The message says what happened."""
 
 
+class TrialKilled(TrialFailed):
+    """The child process was killed, usually because memory ran out."""
+
+
 def forked_problem(
     problem_of: Callable[[], str], *, cpu_seconds: int, memory: int, seconds: int
 ) -> str:
@@ -49,12 +53,13 @@ def forked_problem(
         return text[1:].decode(errors="replace")
     if not is_done:
         code = -signal.SIGALRM
+    if code == -signal.SIGKILL:
+        raise TrialKilled("is killed, usually because memory runs out")
     raise TrialFailed(
         {
             -signal.SIGALRM: f"takes more than {seconds} seconds",
             -signal.SIGXCPU: f"takes more than {cpu_seconds} seconds of CPU time",
             _NO_MEMORY: f"needs more than {memory >> 20:,} MiB of memory",
-            -signal.SIGKILL: "is killed, usually because memory runs out",
         }.get(code, f"crashes (exit code {code})")
     )
 

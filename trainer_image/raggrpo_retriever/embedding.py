@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook 
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
-from raggrpo_api.forked_trial import TrialFailed, forked_problem
+from raggrpo_api.forked_trial import TrialFailed, TrialKilled, forked_problem
 from raggrpo_api.model_folder import UnsafeModel, is_weight_file, loaded_files, require_own_weights
 from raggrpo_api.spec.retrieval import EmbeddingModel, Pooling
 from raggrpo_api.tensor_limit import limited_tensors
@@ -187,6 +187,11 @@ def _load(path: Path) -> tuple[Any, Any]:
         raise
     except UnsafeModel as error:
         raise CorpusError(str(error)) from error
+    except MemoryError as error:
+        raise CorpusError(
+            f"{path}: the embedding model does not fit into memory; give the retriever more "
+            "memory, or use another model"
+        ) from error
     except BaseException as error:  # transformers raises any type; a panic is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
@@ -214,9 +219,11 @@ def _require_model(path: Path) -> None:
             seconds=MAX_SECONDS,
         )
     except TrialFailed as error:
+        is_killed = isinstance(error, TrialKilled)
+        remedy = "give the retriever more memory" if is_killed else "copy the file again"
         raise CorpusError(
-            f"{path}/config.json: transformers {error} while it builds the model; copy the file "
-            "again, or use another model"
+            f"{path}/config.json: transformers {error} while it builds the model; {remedy}, or use "
+            "another model"
         ) from error
     if problem:
         raise CorpusError(problem)

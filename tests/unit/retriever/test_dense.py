@@ -1,6 +1,8 @@
 """Dense and hybrid search of the managed retriever, compared with brute force on a tiny model."""
 
 import json
+import os
+import signal
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -559,3 +561,29 @@ def test_lack_of_memory_for_index_is_reported_with_remedy(
     monkeypatch.setattr(faiss, name, fail)
     with pytest.raises(CorpusError, match=r"2 passages does not fit into memory; increase the mem"):
         load_index(make_retriever(tmp_path, model, ["w1", "w2"]))
+
+
+@pytest.mark.parametrize(
+    ("end", "remedy"),
+    [
+        (signal.SIGKILL, "memory runs out while it builds the model; give the retriever more mem"),
+        (signal.SIGSEGV, r"exit code -11\) while it builds the model; copy the file again, or use"),
+    ],
+)
+def test_end_of_process_that_builds_the_model_is_reported_with_remedy(
+    model: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals, remedy: str
+) -> None:
+    monkeypatch.setattr(embedding, "_model_problem", lambda _: os.kill(os.getpid(), end))
+    with pytest.raises(CorpusError, match=remedy):
+        Embedder(EmbeddingModel(path=str(model)))
+
+
+def test_lack_of_memory_for_the_model_is_reported_with_remedy(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(AutoModel, "from_pretrained", fail)
+    with pytest.raises(CorpusError, match="not fit into memory; give the retriever more memory"):
+        Embedder(EmbeddingModel(path=str(model)))
