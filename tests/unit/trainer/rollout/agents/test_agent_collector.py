@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from raggrpo_trainer.rollout.agents.agent_collector import MAX_OUTAGES, AgentCol
 from raggrpo_trainer.rollout.agents.python_agent import PythonAgent
 from raggrpo_trainer.rollout.agents.runner import AgentRunner, AgentUnavailable
 from raggrpo_trainer.rollout.agents.trajectory_log import FILE_NAME, TrajectoryLog
-from raggrpo_trainer.rollout.samples import Rollouts, Sampling
+from raggrpo_trainer.rollout.samples import Batch, Rollouts, Sampling
 from raggrpo_trainer.rollout.validation import GREEDY
 from support.builders.operator.jobs import SAMPLES
 from support.builders.trainer.gateway_models import (
@@ -84,6 +85,7 @@ def answer(question):
     if question == "impatient":
         ask(user("slow"), seconds=0.3)
     if question == "hang":
+        pathlib.Path(__file__).with_name(f"hangs {os.getpid()}").touch()
         time.sleep(60)
     if question == "nothing":
         return {"text": first["content"]}
@@ -150,6 +152,7 @@ async def make_collector(
     changes: dict[str, Any],
     replacing: Replacing | None = None,
     runner: AgentRunner | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **agent: Any,
 ) -> AsyncIterator[AgentCollector]:
     (folder / "app.py").write_text(APPLICATION)
@@ -166,7 +169,7 @@ async def make_collector(
     )
     async with Rewards(config.reward, config.retrieval) as rewards:
         log = TrajectoryLog(folder / "attempt")
-        yield AgentCollector(config, gateway, runner, rewards, log, replacing=replacing)
+        yield AgentCollector(config, gateway, runner, rewards, log, clock, replacing)
     await runner.close()
     await gateway.stop()
 
@@ -310,6 +313,14 @@ FAILURES = {
     "failed: Raised: KeyError: 'tool_calls'",
     "forwarded": "agent: ForwardFailed: model judge at http://127.0.0.1:9/v1",
 }
+TIMEOUT_SECONDS = 2.0
+
+
+def wait_until_only_hanging_runs_remain(folder: Path, batch: Batch) -> None:
+    others = [sample for sample in batch.samples if sample.prompt.query != "hang"]
+    hanging = len(batch.samples) - len(others)
+    while len(list(folder.glob("hangs *"))) < hanging or not all(each.text for each in others):
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("question", FAILURES)
@@ -318,9 +329,18 @@ async def test_failure_costs_one_sample_under_its_cause(
     tmp_path: Path, question: str, on_error: str
 ) -> None:
     changes = {"retrieval.maxFailureRatio": 0.5}
-    collector, rollouts, _ = await collect(
-        tmp_path, [question, "q1"], 2, changes, onError=on_error, timeoutSeconds=2
-    )
+    seconds = [0.0]
+    agent = {"onError": on_error, "timeoutSeconds": TIMEOUT_SECONDS}
+    engine = ScriptedEngine(right_or_wrong)
+    async with make_collector(
+        tmp_path, engine, changes, clock=lambda: seconds[0], **agent
+    ) as collector:
+        batch = await collector.prepare(1, make_prompts(question, "q1"), Sampling(2, 1.0, 1.0))
+        collected = asyncio.create_task(collector.collect(batch))
+        if question == "hang":
+            await asyncio.to_thread(wait_until_only_hanging_runs_remain, tmp_path, batch)
+            seconds[0] = TIMEOUT_SECONDS  # a run that waits longer does not end
+        rollouts = await collected
 
     failed = [each for each in rollouts.samples if each.failure]
     assert [each.group for each in failed] == [0, 0]
