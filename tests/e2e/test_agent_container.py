@@ -6,7 +6,8 @@ order; the last one waits until it completes.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,6 +26,22 @@ AGENT = f"raggrpo.io/job-name={NAME},raggrpo.io/role=agent"
 INPUT = f"{MOUNT}/input"
 RAY_PORTS = (6379, 8265, 10001, 52365)
 READY_SECONDS = 120
+HOLD_SECONDS = 120
+HOLD = "/tmp/hold"
+"""File in the application's pod; while it exists, the application answers no request."""
+APPLICATION = f"""
+import os, runpy, sys, time
+sys.path.insert(0, "/app")
+import quickstart_agent
+answer = quickstart_agent.answer
+def held(request):
+    while os.path.exists("{HOLD}"):
+        time.sleep(0.1)
+    return answer(request)
+quickstart_agent.answer = held
+runpy.run_path("/app/quickstart_service.py", run_name="__main__")
+"""
+"""The application of the image, which can be held."""
 PROBE = """
 import json, os, socket, sys, urllib.error, urllib.request
 def port(host, number):
@@ -41,12 +58,11 @@ def call(url, key):
         return error.code
     except OSError:
         return "unreachable"
-head, ports, key = json.loads(sys.argv[1])
-opened = {str(number): port(head, number) for number in ports}
-opened["API server"] = port("kubernetes.default", 443)
-print(json.dumps([opened, call(os.environ["OPENAI_BASE_URL"], key)]))
+key, addresses = json.loads(sys.argv[1])
+opened = {f"{host}:{number}": port(host, number) for host, number in addresses}
+print(json.dumps([call(os.environ["OPENAI_BASE_URL"], key), opened]))
 """
-"""Program that connects to ports of the head and to the API server, and calls the gateway."""
+"""Program that calls the gateway with a key and connects to addresses."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +74,7 @@ def running(cluster: Kubernetes, operator: Images, seeded_quickstart: str) -> It
         "passages": "passages",
         "container": {
             "image": build_agent_image(operator.trainer),
+            "command": ["python", "-c", APPLICATION],
             "healthPath": "/healthz",
             "cpu": "50m",
             "memory": "512Mi",
@@ -111,12 +128,35 @@ def keys_of_samples(job: TrainingJob, pod: str) -> list[str]:
     return [line.split("-")[1] for line in lines if line.startswith("00-")]
 
 
-def probe(job: TrainingJob, pod: str, key: str) -> tuple[dict[str, str], int | str]:
-    """Return the state of Ray's ports and the API server, and the gateway's status for a key."""
-    address = job.kubectl("get", "pod", job.pod("head"), "-o=jsonpath={.status.podIP}")
-    question = json.dumps([address, RAY_PORTS, key])
-    opened, status = json.loads(job.kubectl("exec", pod, "--", "python", "-c", PROBE, question))
-    return opened, status
+def probe(
+    job: TrainingJob, pod: str, key: str, addresses: Sequence[tuple[str, int]] = ()
+) -> tuple[int | str, dict[str, str]]:
+    """Return the gateway's status for a key, and the state of each address."""
+    question = json.dumps([key, addresses])
+    status, opened = json.loads(job.kubectl("exec", pod, "--", "python", "-c", PROBE, question))
+    return status, opened
+
+
+@contextmanager
+def held_application(job: TrainingJob, pod: str) -> Iterator[str]:
+    """Hold the application and yield the key of a sample that it is to answer."""
+    job.kubectl("exec", pod, "--", "touch", HOLD)
+    try:
+        yield accepted_key(job, pod)
+    finally:
+        job.kubectl("exec", pod, "--", "rm", HOLD)
+
+
+def accepted_key(job: TrainingJob, pod: str) -> str:
+    """Wait until the gateway accepts the newest key, and return it."""
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        key = keys_of_samples(job, pod)[-1]
+        status, _ = probe(job, pod, key)
+        if status == 200:
+            return key
+        assert time.monotonic() < deadline, status
+        time.sleep(1)
 
 
 def test_cluster_is_created_after_container_is_ready(running: TrainingJob) -> None:
@@ -130,14 +170,16 @@ def test_cluster_is_created_after_container_is_ready(running: TrainingJob) -> No
 def test_container_reaches_gateway_but_neither_ray_nor_api_server(running: TrainingJob) -> None:
     pod = agent_pod(running)
     [key, *_] = keys_of_samples(running, pod)
+    head = running.kubectl("get", "pod", running.pod("head"), "-o=jsonpath={.status.podIP}")
+    addresses = [*((head, port) for port in RAY_PORTS), ("kubernetes.default", 443)]
 
     with enforced(running.cluster, running.namespace):
-        opened, status = probe(running, pod, key)
+        status, opened = probe(running, pod, key, addresses)
         reached = running.status()["progress"]["step"]
         running.wait_until(lambda status: status["progress"]["step"] >= reached + 2, "progress")
 
     assert status == 401  # the gateway responded; the sample of the key has ended
-    assert opened == dict.fromkeys([*map(str, RAY_PORTS), "API server"], "unreachable")
+    assert opened == {f"{host}:{port}": "unreachable" for host, port in addresses}
 
 
 def test_killed_pod_is_replaced_and_costs_no_attempt(running: TrainingJob) -> None:
@@ -171,13 +213,17 @@ def test_rolled_container_costs_no_attempt(running: TrainingJob) -> None:
 
 def test_keys_of_earlier_attempt_are_rejected(running: TrainingJob) -> None:
     pod = agent_pod(running)
-    key = keys_of_samples(running, pod)[-1]
+    with held_application(running, pod) as old:
+        pass
 
     running.kill_driver()
 
     running.wait_for_steps(1, attempt=2)
     assert agent_pod(running) == pod
-    assert probe(running, pod, key)[1] == 401
+    with held_application(running, pod) as current:
+        assert current != old
+        assert probe(running, pod, old)[0] == 401
+        assert probe(running, pod, current)[0] == 200
 
 
 def test_deleted_deployment_is_recreated_and_job_completes(running: TrainingJob) -> None:
