@@ -1,10 +1,13 @@
 """The servers and Secrets that a job's objects can reach are those that `jobPolicy` allows."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
@@ -13,14 +16,21 @@ from raggrpo_api.fields.change_class import model_in
 from raggrpo_api.fields.reach import SecretName, Server
 from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.spec.job_spec import JobSpec
-from raggrpo_operator.core.spec.marked_fields import marker_in
+from raggrpo_operator.core.spec.marked_fields import marked_places, marker_in
 from raggrpo_operator.core.spec.parse import parse_job
 from support.builders.operator.jobs import KNOWN_TINY, make_job, make_raw_job
-from support.builders.operator.manifests import all_manifests, make_clustered_job
+from support.builders.operator.manifests import (
+    Manifest,
+    all_manifests,
+    make_clustered_job,
+    objects_of,
+)
 from support.kubernetes.job_policy import (
     BUCKETS,
     HOSTS,
     SECRETS,
+    SOURCES,
+    VARIABLE_PLACES,
     JobPolicy,
     admitted_peers,
     changes,
@@ -28,13 +38,16 @@ from support.kubernetes.job_policy import (
     reached_servers,
 )
 
-SERVERS = (*HOSTS, *BUCKETS[:3])
+SERVERS = (*HOSTS, *BUCKETS[:3], *SOURCES)
+MAX_EGRESS = 8
+"""Maximum servers of an agent's container."""
 INTERNAL = ("http://kb.team-b.svc:8000", "http://judge:8000", "http://192.0.2.77:3128")
 
 
 def prefixes(servers: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
     prefixes = [f"{each}/{path}" for each in servers for path in ("", "v1/")]
-    return st.lists(st.sampled_from(prefixes), min_size=1, max_size=12).map(tuple)
+    listed = st.lists(st.sampled_from(prefixes), min_size=1, max_size=MAX_EGRESS, unique=True)
+    return listed.map(tuple)
 
 
 POLICIES = st.builds(
@@ -46,12 +59,45 @@ SERVER_WORDS = re.compile(r"\b(url|uri|host|address|server|proxy|egress|webhook)
 SECRET_WORDS = re.compile(r"\bsecrets?\b|\bName of the Secret|\bSecrets\b")
 
 
-def admitted_by(policy: JobPolicy) -> set[str]:
-    """Return the peers of a job that names each server of the policy."""
+@cache
+def admitted_by(policy: JobPolicy) -> dict[str, set[str]]:
+    """Return the peers of a job, and of its agent, that name each server of the policy."""
     urls = [each for each in policy.endpoints if each.startswith("http")]
-    bucket = next((each for each in policy.endpoints if not each.startswith("http")), "")
-    job = make_job({"egress": urls, "checkpoint.backup": {"url": bucket}})
-    return admitted_peers(all_manifests(make_clustered_job(job, KNOWN_TINY))["networkpolicy"])
+    has_others = len(urls) < len(policy.endpoints)
+    container = {"image": "app:1", "egress": urls}
+    job = make_job(
+        {
+            "egress": urls,
+            "checkpoint.backup": {"url": "s3://bucket" if has_others else ""},
+            "rollout.agent": {"type": "Container", "identify": "Trace", "container": container},
+        }
+    )
+    return peers_of(all_manifests(make_clustered_job(job, KNOWN_TINY)))
+
+
+def peers_of(manifests: Mapping[str, Manifest]) -> dict[str, set[str]]:
+    """Return the peers that each NetworkPolicy admits, by its purpose."""
+    purposes = [name for name, each in manifests.items() if each["kind"] == "NetworkPolicy"]
+    return {name: admitted_peers(manifests[name]) for name in purposes}
+
+
+def parsed(changed: Mapping[str, Any]) -> RagGrpoJob | None:
+    job = parse_job(make_raw_job({f"spec.{place}": value for place, value in changed.items()}))
+    return job if isinstance(job, RagGrpoJob) else None
+
+
+def unlisted_reach(admitted: RagGrpoJob, policy: JobPolicy) -> list[str]:
+    """Return the Secrets, servers and peers that a job reaches and the policy does not list."""
+    job = make_clustered_job(admitted, KNOWN_TINY)
+    named = objects_of(job)
+    objects = list(named.values())
+    servers = {"/".join(prefix.split("/")[:3]) for prefix in policy.endpoints}
+    peers = admitted_by(policy)
+    return [
+        *(reached_secrets(objects) - set(policy.secrets)),
+        *(reached_servers(objects, job.metadata.namespace) - {"file://"} - servers),
+        *(peer for name, reached in peers_of(named).items() for peer in reached - peers[name]),
+    ]
 
 
 @pytest.mark.row("E9")
@@ -60,15 +106,37 @@ def admitted_by(policy: JobPolicy) -> set[str]:
 def test_objects_of_job_reach_only_servers_and_secrets_that_policy_allows(
     changed: dict[str, Any], policy: JobPolicy
 ) -> None:
-    parsed = parse_job(make_raw_job({f"spec.{place}": value for place, value in changed.items()}))
-    if not isinstance(parsed, RagGrpoJob) or policy.refuses(parsed):
-        return
-    job = make_clustered_job(parsed, KNOWN_TINY)
-    assert reached_secrets(job) <= set(policy.secrets)
-    allowed = {"/".join(prefix.split("/")[:3]) for prefix in policy.endpoints}
-    assert reached_servers(job) - {"file://"} <= allowed
-    peers = admitted_peers(all_manifests(job)["networkpolicy"])
-    assert peers <= admitted_by(policy)
+    job = parsed(changed)
+    if job is not None and not policy.refuses(job):
+        assert unlisted_reach(job, policy) == []
+
+
+SECRETS_POLICY = JobPolicy(tuple(f"{host}/" for host in HOSTS[:MAX_EGRESS]), ("wandb",))
+SERVERS_POLICY = JobPolicy(("http://judge:8000/",), SECRETS)
+CHECKS = {
+    **dict.fromkeys((place for place, _ in marked_places(JobSpec, SecretName)), SECRETS_POLICY),
+    **dict.fromkeys((place for place, _ in marked_places(JobSpec, Server)), SERVERS_POLICY),
+    **dict.fromkeys(VARIABLE_PLACES, SERVERS_POLICY),
+}
+"""Policy that rejects some of the drawn values, by the place that it checks."""
+DRAWING = settings(
+    max_examples=3000, phases=[Phase.generate], database=None, derandomize=True, deadline=None
+)
+
+
+@pytest.mark.parametrize("place", CHECKS)
+def test_property_fails_if_policy_does_not_check_a_field(place: str) -> None:
+    policy = CHECKS[place]
+    incomplete = replace(policy, unchecked=place)
+
+    def has_unlisted_reach(changed: dict[str, Any]) -> bool:
+        is_drawn = any(place.startswith(f"spec.{name}") for name in changed)
+        job = parsed(changed) if is_drawn else None
+        if job is None or not policy.refuses(job) or incomplete.refuses(job):
+            return False
+        return unlisted_reach(job, incomplete) != []
+
+    find(changes(), has_unlisted_reach, settings=DRAWING)
 
 
 NO_SECRET = {
