@@ -17,7 +17,9 @@ from raggrpo_operator.core.spec.resolve import resolve
 from raggrpo_operator.core.spec.violation import Severity
 from support.builders.operator.jobs import REMOVED, SAMPLES, make_raw_job
 from support.builders.operator.wrong_jobs import (
+    AN_AGENT,
     AN_ENDPOINT,
+    WRONG_AGENTS,
     WRONG_FORMS,
     WRONG_VALUES,
     make_volume,
@@ -174,6 +176,21 @@ def test_api_server_reports_field_and_remedy_for_invalid_spec(row: str, http: ht
     assert is_rejected_by_operator(raw)
 
 
+@pytest.mark.parametrize(("field", "values", "text", "_"), WRONG_AGENTS)
+def test_api_server_reports_field_of_invalid_agent(
+    field: str, values: Mapping[str, Any], text: str, _: str, http: httpx.Client
+) -> None:
+    raw = make_raw_job({"spec.rollout.agent": AN_AGENT | values})
+    message = refusal(http, "default", raw)
+
+    if text:
+        assert f"spec.rollout.agent.{field}" in message, message
+        assert text in message, message
+    else:
+        assert message == "", "the API server rejects it, too; add its text to the row"
+    assert is_rejected_by_operator(raw)
+
+
 def test_error_for_unquoted_n_key_suggests_quotes(api_server: ApiServer) -> None:
     text = yaml.safe_dump(make_raw_job({"spec.rollout": {"n": 4}}))
     assert "\n    n: 4\n" in text
@@ -208,18 +225,34 @@ def places(value: Any, place: str) -> list[str]:
     return [place, *(below for key in value for below in places(value[key], f"{place}.{key}"))]
 
 
-FULL = yaml.safe_load(next(p for p in SAMPLES if p.stem == "full").read_text())
+SPECS = {p.stem: yaml.safe_load(p.read_text())["spec"] for p in SAMPLES}
+AGENTS = [SPECS[name]["rollout"]["agent"] for name in ("agent", "agent-container", "agent-service")]
+PLACES = [
+    *(({}, place) for place in places(SPECS["full"], "spec")),
+    *(
+        ({"spec.rollout.agent": agent}, place)
+        for agent in AGENTS
+        for place in places(agent, "spec.rollout.agent")
+    ),
+]
+"""(changes to a valid job, place of a field of the changed job)."""
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.sampled_from(places(FULL["spec"], "spec")), value=st.sampled_from(ODD))
-@example(place="spec.rollout.gpuMemoryUtilization", value=0)
-@example(place="spec.model.source", value="")
+@settings(max_examples=800, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.sampled_from(PLACES), value=st.sampled_from(ODD))
+@example(changes=({}, "spec.rollout.gpuMemoryUtilization"), value=0)
+@example(changes=({}, "spec.model.source"), value="")
 def test_api_server_and_operator_agree_on_malformed_values(
-    place: str, value: Any, http: httpx.Client
+    changes: tuple[Mapping[str, Any], str], value: Any, http: httpx.Client
 ) -> None:
-    raw = make_raw_job({place: value} if place != "spec" else {"spec": value})
+    valid, place = changes
+    raw = make_raw_job({**valid, place: value} if place != "spec" else {"spec": value})
     is_wrong = not isinstance(parse_job(raw), RagGrpoJob)
     rejection = refusal(http, "default", raw)
     assert bool(rejection) or not is_wrong, parse_job(raw)
     assert not rejection or is_rejected_by_operator(raw), rejection
+
+
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent["type"])
+def test_agents_of_malformed_values_are_valid(agent: Mapping[str, Any], http: httpx.Client) -> None:
+    assert refusal(http, "default", make_raw_job({"spec.rollout.agent": agent})) == ""

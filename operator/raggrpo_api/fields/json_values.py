@@ -65,22 +65,24 @@ def _within_limits(value: Any) -> Any:
         each, depth = pending.pop()
         count += 1
         if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ValueError(f"the value has more than {MAX_DEPTH} levels or {MAX_VALUES} values")
+            raise ValueError(
+                f"the value has more than {MAX_DEPTH} levels or {MAX_VALUES} values; simplify it"
+            )
         match each:
             case dict():
                 if not all(isinstance(key, str) and len(key) <= MAX_NAME for key in each):
                     raise ValueError(
-                        f"a name is not a string, or has more than {MAX_NAME} characters"
+                        f"a name is not a string of at most {MAX_NAME} characters; shorten it"
                     )
                 pending += [(item, depth + 1) for item in each.values()]
             case list():
                 pending += [(item, depth + 1) for item in each]
             case str():
                 if len(each) > MAX_TEXT:
-                    raise ValueError(f"a string has more than {MAX_TEXT} characters")
+                    raise ValueError(f"a string has more than {MAX_TEXT} characters; shorten it")
             case None | bool() | int() | float():
                 if each is not None and not -1e308 <= each <= 1e308:
-                    raise ValueError("a number is too large")
+                    raise ValueError("a number is too large; write it as a string")
             case _:
                 raise ValueError(f"{type(each).__name__} is not a JSON value")
     return value

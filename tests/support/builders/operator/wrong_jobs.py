@@ -7,6 +7,7 @@ from support.builders.operator.jobs import REMOVED
 
 AN_ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
 ACTOR = {"name": "actor", "role": "Actor", "protocol": "RagChat", "url": "http://rag:8000/chat"}
+AN_AGENT = {"python": "app:answer"}
 
 
 def prompt_mode(**endpoint: object) -> dict[str, object]:
@@ -118,3 +119,69 @@ WRONG_VALUES: Rows = {
         ["spec.data.validationFiles", "held_out.jsonl"]),
 }  # fmt: skip
 """Texts reported by both the CLI and the API server."""
+
+
+def forwarded(**values: object) -> dict[str, object]:
+    return {"forward": [{"models": ["judge"], "url": "http://judge/v1"} | values]}
+
+
+def nested(levels: int) -> object:
+    """Return an object within objects, with a text on the innermost level."""
+    return {"a": nested(levels - 1)} if levels > 1 else "{question}"
+
+
+WRONG_AGENTS: Sequence[tuple[str, Mapping[str, Any], str, str]] = (
+    ("type", {"type": "Docker"}, 'supported values: "Python"', "choose one of 'Python'"),
+    ("python", {"python": "app.answer"}, "should match", "write package.module:function"),
+    ("python", {"python": "app:answer()"}, "should match", "write package.module:function"),
+    ("interpreter", {"interpreter": "venv/bin/python"}, "should match", "absolute path"),
+    ("interpreter", {"interpreter": "/venv/../bin/python"}, "should match", "without them"),
+    ("url", {"url": "app:8000"}, "should match", "full URL"),
+    ("url", {"url": "https://me:word@app/"}, "should match", "remove the credentials"),
+    ("identify", {"identify": "Header"}, 'supported values: "Slot"', "choose one of 'Slot'"),
+    ("request", {"request": "a" * 16_385}, "16384", "shorten it"),
+    ("request", {"request": ["a"] * 513}, "at most 512 items", "simplify it"),
+    ("request", {"request": {f"k{i}": i for i in range(513)}}, "512", "simplify it"),
+    ("request", {"request": nested(13)}, "", "simplify it"),
+    ("request", {"request": {"k" * 257: "{question}"}}, "", "shorten it"),
+    ("notSecret", {"notSecret": "yes"}, "must be of type boolean", "true or false"),
+    ("answer", {"answer": "choices..text"}, "should match", "a path such as"),
+    ("passages", {"passages": "hits[x]"}, "should match", "a path such as"),
+    ("reward", {"reward": "$."}, "should match", "a path such as"),
+    ("policyModels", {"policyModels": []}, "at least 1 items", "another"),
+    ("policyModels", {"policyModels": ["a"] * 17}, "at most 16 items", "another"),
+    ("policyModels[0]", {"policyModels": ["gpt 4"]}, "should match", "ASCII without spaces"),
+    ("forward", {"forward": [{"models": ["a"], "url": "http://a"}] * 9},
+        "at most 8 items", "another"),
+    ("forward[0].models", {"forward": [{"url": "http://judge/v1"}]},
+        "Required value", "add models to"),
+    ("forward[0].models", forwarded(models=[]), "at least 1 items", "another"),
+    ("forward[0].models[0]", forwarded(models=["my judge"]),
+        "should match", "ASCII without spaces"),
+    ("forward[0].url", {"forward": [{"models": ["judge"]}]}, "Required value", "add url to"),
+    ("forward[0].url", forwarded(url=""), "at least 1 chars long", "another"),
+    ("forward[0].url", forwarded(url="judge:8000/v1"), "should match", "full URL"),
+    ("forward[0].apiKeySecret.name", forwarded(apiKeySecret={"name": "A", "key": "k"}),
+        "should match", "lower-case letters"),
+    ("forward[0].apiKeySecret.key", forwarded(apiKeySecret={"name": "a", "key": "..a"}),
+        "should match", "hyphens, underscores"),
+    ("forward[0].apiKeySecret.key", forwarded(apiKeySecret={"name": "a"}),
+        "Required value", "add key to"),
+    ("maxTurns", {"maxTurns": 0}, "greater than or equal to 1", "another"),
+    ("maxTurns", {"maxTurns": 1025}, "less than or equal to 1024", "another"),
+    ("maxTurns", {"maxTurns": 2.5}, "must be of type integer", "a valid"),
+    ("timeoutSeconds", {"timeoutSeconds": 0}, "greater than 0", "another"),
+    ("timeoutSeconds", {"timeoutSeconds": 86_401}, "less than or equal to 86400", "another"),
+    ("timeoutSeconds", {"timeoutSeconds": "5m"}, "must be of type number", "a valid"),
+    ("onError", {"onError": "Retry"}, 'supported values: "ZeroReward"', "'DropSample'"),
+    ("processes", {"processes": -1}, "greater than or equal to 0", "another"),
+    ("processes", {"processes": 1025}, "less than or equal to 1024", "another"),
+    ("processMemory", {"processMemory": "1GB"}, "should match", "such as 64Gi"),
+    ("toolParser", {"toolParser": "her mes"}, "should match", "vLLM's parsers"),
+    ("reasoningParser", {"reasoningParser": "qwen/3"}, "should match", "vLLM's parsers"),
+    ("maxTurn", {"maxTurn": 4}, "unknown field", "did you mean maxTurns?"),
+)  # fmt: skip
+"""Field below `spec.rollout.agent`, values of a Python agent, text of the API server, and remedy.
+
+The text of the API server is empty if only the operator rejects the value.
+"""

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from raggrpo_api import names
 from raggrpo_api.fields.base import ABSOLUTE_PATH, OPTIONAL_PATH
 from raggrpo_api.job import RagGrpoJob
+from raggrpo_api.spec.agent import AgentSpec, ForwardedModels
 from raggrpo_operator.core.spec.foreign_names import (
     GENERIC_NAMES,
     OTHER_FIELDS,
@@ -22,6 +23,7 @@ from raggrpo_operator.core.spec.violation import Reason, Severity, Violation
 from raggrpo_operator.core.spec.yaml_text import read_yaml
 from raggrpo_operator.crd import job_schema
 from support.builders.operator.jobs import REMOVED, make_raw_job
+from support.builders.operator.wrong_jobs import AN_AGENT, WRONG_AGENTS
 from support.operator.reconciler_environment import make_running_status
 
 ENDPOINT = {"name": "kb", "url": "http://kb:8000/retrieve"}
@@ -118,6 +120,29 @@ def test_invalid_field_has_path_reason_and_remedy(
     assert remedy in violations[0].remedy
     assert violations[0].severity is Severity.ERROR
     assert "\n" not in violations[0].line()
+
+
+@pytest.mark.parametrize(("field", "values", "_", "remedy"), WRONG_AGENTS)
+def test_invalid_field_of_agent_has_path_and_remedy(
+    field: str, values: Mapping[str, Any], _: str, remedy: str
+) -> None:
+    [violation] = violations_of(make_raw_job({"spec.rollout.agent": AN_AGENT | values}))
+    assert violation.path == f"spec.rollout.agent.{field}"
+    assert remedy in violation.remedy
+
+
+def test_invalid_agents_cover_all_fields() -> None:
+    wrong = [field.replace("[0]", "") for field, *_ in WRONG_AGENTS]
+    blocks = {AgentSpec: "", ForwardedModels: "forward."}
+    fields = [
+        f"{block}{field.alias}"
+        for model, block in blocks.items()
+        for field in model.model_fields.values()
+    ]
+    missing = [
+        each for each in fields if not any(f"{field}.".startswith(f"{each}.") for field in wrong)
+    ]
+    assert missing == ["allowFrom", "container"]  # blocks of other types
 
 
 @pytest.mark.parametrize(
