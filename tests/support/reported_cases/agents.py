@@ -6,8 +6,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from raggrpo_trainer.data.prompt_files import Prompt
 from raggrpo_trainer.engines.generation import Generation
+from raggrpo_trainer.exchange.groups import Completion
 from raggrpo_trainer.gateway.trajectory import Trajectory, TrajectoryCause
+from raggrpo_trainer.rollout.failure_ledger import FailureLedger
+from raggrpo_trainer.rollout.grouping import form_groups
+from raggrpo_trainer.rollout.sample_metrics import sample_metrics
+from raggrpo_trainer.rollout.samples import Rollouts, Sample
 from support.builders.trainer.gateway_models import Says, byte_tokenizer, ids_of, in_turn
 from support.reported_cases.case import case
 from support.servers.served_gateway import Served, served_gateway
@@ -123,3 +129,24 @@ def common_turn_of_two_leaves_trains_once(_folder: Path) -> None:
     assert len(rows) == 2
     sampled = sum(len(turn.token_ids) for turn in trajectory.turns)
     assert sum(sum(row.sampled) for row in rows) == sampled
+
+
+@case("G4-samples", fault="A trajectory with two leaves")
+def sample_with_two_leaves_counts_once(_folder: Path) -> None:
+    """Metrics and advantages of four samples count the one with two rows once."""
+    samples = [_sample(index, reward=float(index == 0)) for index in range(4)]
+    samples[0].forks = [((1, 3), Completion((4,), (True,), (-0.1,), (0, 0)))]
+    groups = form_groups(samples, zero_reward=False, normalize_by_std=False)
+    metrics = sample_metrics(Rollouts(tuple(samples), {}, FailureLedger()), groups)
+
+    assert metrics.num_samples == 4
+    assert metrics.reward_mean == metrics.exact_match == 0.25
+    assert metrics.zero_variance == 0.0
+    assert [group.advantages for group in groups] == [(0.75, -0.25, -0.25, -0.25), (0.75,)]
+
+
+def _sample(index: int, reward: float) -> Sample:
+    prompt = Prompt(0, "q", query="q", answer=("a",), context="")
+    sample = Sample(prompt, index, 0, prompt_ids=(1,), reward=reward, exact_match=reward)
+    sample.token_ids, sample.sampled, sample.logprobs = [2], [True], [-0.1]
+    return sample
