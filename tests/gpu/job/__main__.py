@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gpu.job.runs import RUNS, Run
+from gpu.job.runs import GROUPS, NEEDS, RUNS, SETUP_SECONDS, Run
 
 END_SECONDS = 20
 """Seconds from SIGTERM to SIGKILL."""
@@ -42,6 +42,9 @@ def main() -> int:
     chosen = [run for run in RUNS if run.step in options.steps]
     if options.list:
         print("\n".join(f"{run.step}  {run.name:<24}{run.limit:>4} s" for run in RUNS))
+        for group in GROUPS:
+            seconds = SETUP_SECONDS + sum(run.limit for run in RUNS if run.step in group)
+            print(f"STEPS={group}: up to {seconds} s with {SETUP_SECONDS} s for the setup")
         return 0
     work = options.work
     shutil.rmtree(work, ignore_errors=True)
@@ -80,11 +83,15 @@ def arguments() -> argparse.Namespace:
         "--work", type=Path, default=Path("/tmp/raggrpo-gpu"), help="scratch folder"
     )
     parser.add_argument("--steps", default="abcdefg", help="letters, with or without commas")
-    parser.add_argument("--list", action="store_true", help="print the runs and their time limits")
+    parser.add_argument("--list", action="store_true", help="print runs, time limits and groups")
     parser.add_argument(
         "--cpu", action="store_true", help="test the runs with tiny models on a CPU"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    for step, other in NEEDS.items():
+        if step in options.steps and other not in options.steps:
+            parser.error(f"step {step} compares its results with step {other}; select both")
+    return options
 
 
 def measure(run: Run, work: Path, *, cpu: bool) -> dict[str, Any]:
@@ -103,10 +110,10 @@ def measure(run: Run, work: Path, *, cpu: bool) -> dict[str, Any]:
     result["seconds"] = round(time.monotonic() - start, 1)
     try:
         result["values"] = run.values(folder)
+        error = error or run.error_in(result["values"], cpu=cpu)
     except Exception as failure:
         error = error or f"no result: {type(failure).__name__}: {failure}"
-    result["error"] = error or run.error_in(result["values"])
-    return result
+    return result | {"error": error}
 
 
 def execute(command: Sequence[str], env: dict[str, str], log: Path, limit: int) -> str:

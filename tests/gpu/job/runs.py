@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +12,67 @@ from pathlib import Path
 from typing import Any
 
 from raggrpo_api.names import ENV_FAULT
+from raggrpo_api.status.cause import Cause
+from raggrpo_api.status.conditions import Phase
 from raggrpo_api.trainer.history import read_history
 
 FEATURE_ROWS = ("K1", "K2", "K3", "K4", "K5", "K6", "K7")
 """Rows of docs/features.md that these runs measure."""
 ROOT = Path(__file__).parents[3]
-INPUT = Path(os.environ.get("QUICKSTART_INPUT", "/tmp/raggrpo-quickstart"))
+INPUT = Path(os.environ.get("QUICKSTART_INPUT", ROOT / ".cache" / "gpu-quickstart"))
 """Folder made by `python -m raggrpo_quickstart --dir`."""
 QUICKSTART = ROOT / "crds" / "samples" / "quickstart.yaml"
 EXPORT = Path("checkpoints") / "export" / "model.safetensors"
 UNDISTURBED = "quickstart"
 STEPS = 40
 CPU_STEPS = 12
+LEARNING_RATE = 1e-3
+"""`training.learningRate` of the quickstart."""
+GPU_DIFFERENCE = 2 * STEPS * LEARNING_RATE
+"""Maximum difference of a parameter between the killed and the undisturbed run on a GPU.
+
+AdamW changes a parameter by about the learning rate per step, so runs from equal weights stay
+within this distance even if every step has other samples."""
 KILLS = (("engine", 1), ("rank", 1), ("driver", 1), ("driver", 2))
 """Process to kill and attempt, at equal distances in steps; a second kill of the driver occurs only
 if the rank's loss did not end the first attempt."""
+RECORD_OF_KILL = {
+    "engine": re.compile(rf"{Cause.ROLLOUT_ENGINE_LOST}:"),
+    "rank": re.compile(rf"{Cause.TRAINER_RANK_LOST}:"),
+    "driver": re.compile(rf"(?s){Cause.PROGRAM_ERROR}:.*\bthe driver was killed"),
+}
+"""Pattern of `Cause: message` in the status of a job whose process was killed."""
 Command = tuple[list[str], dict[str, str]]
+
+
+def no_error(values: Mapping[str, Any], *, cpu: bool) -> str:
+    """Return an empty text, for runs that fail only by their exit code."""
+    return ""
+
+
+def shortage_error(values: Mapping[str, Any], *, cpu: bool) -> str:
+    """Return why a run with too large a step did not recover, or an empty text."""
+    causes = ", ".join(values["causes"])
+    if Cause.CUDA_OUT_OF_MEMORY not in values["causes"]:
+        return f"no attempt ended with {Cause.CUDA_OUT_OF_MEMORY}: {causes}"
+    if not values["mitigations"]:
+        return f"the last attempt had no mitigation: {causes}"
+    if values["phase"] != Phase.SUCCEEDED:
+        return f"the job ended {values['phase']}: {causes}"
+    return ""
+
+
+def kills_error(values: Mapping[str, Any], *, cpu: bool) -> str:
+    """Return why a run did not survive all kills with the same parameters, or an empty text."""
+    missing = [name for name in RECORD_OF_KILL if name not in values["kills"]]
+    if missing:
+        return f"no kill of {' and '.join(missing)} is recorded: {', '.join(values['causes'])}"
+    difference, limit = values["largest difference"], 0.0 if cpu else GPU_DIFFERENCE
+    if difference is None:
+        return f"run {UNDISTURBED} left no parameters to compare with"
+    if not difference <= limit:  # also if it is NaN
+        return f"parameters differ by {difference:.3g} from run {UNDISTURBED} (limit {limit:g})"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +87,8 @@ class Run:
     """Function of (folder, cpu) that returns command and additional environment."""
     values: Callable[[Path], dict[str, Any]]
     """Function of the folder that returns the measured values."""
-    expects: str = ""
-    """Cause of an attempt that must occur, for runs with an injected fault."""
-
-    def error_in(self, values: Mapping[str, Any]) -> str:
-        """Return what is wrong with the values of a run that ended, or an empty text."""
-        causes = values.get("causes", ())
-        if self.expects and self.expects not in causes:
-            return f"no attempt ended with {self.expects}: {', '.join(causes)}"
-        return ""
+    error_in: Callable[..., str] = no_error
+    """Function of (values, cpu) that returns what is wrong with the values of a completed run."""
 
 
 def smoke(size: str, *options: str) -> Callable[..., Command]:
@@ -98,6 +137,7 @@ def quickstart_values(folder: Path) -> dict[str, Any]:
         "phase": summary["phase"],
         "step": summary["step"],
         "causes": causes(summary),
+        "mitigations": mitigations(summary),
         "lost steps": sum(each["lostSteps"] for each in summary["attempts"]),
         "seconds a step": median_of_step(steps),
         "stages": stages(steps),
@@ -108,19 +148,34 @@ def quickstart_values(folder: Path) -> dict[str, Any]:
 
 def killed_values(folder: Path) -> dict[str, Any]:
     """Return the values of the killed run, and how far its parameters are from the other run's."""
-    values = quickstart_values(folder)
     other = folder.with_name(UNDISTURBED) / EXPORT
-    if other.exists():
-        values["largest difference"] = largest_difference(folder / EXPORT, other)
-    return values
+    difference = largest_difference(folder / EXPORT, other) if other.exists() else None
+    summary = json.loads((folder / "summary.json").read_text())
+    return quickstart_values(folder) | {
+        "kills": recorded_kills(summary),
+        "largest difference": difference,
+    }
+
+
+def recorded_kills(summary: Mapping[str, Any]) -> list[str]:
+    """Return the processes whose kill the status of a job records."""
+    records = [text for attempt in summary["attempts"] for text in attempt["inPlace"]]
+    records += [f"{attempt['cause']}: {attempt['message']}" for attempt in summary["attempts"]]
+    return [name for name, text in RECORD_OF_KILL.items() if any(map(text.match, records))]
 
 
 def largest_difference(file: Path, other: Path) -> float:
-    """Return the largest absolute difference of a parameter between two safetensors files."""
+    """Return the largest absolute difference of a parameter between two safetensors files.
+
+    NaN if a parameter of one file is NaN. Raises KeyError if the files have different names.
+    """
+    import numpy as np
     from safetensors.numpy import load_file
 
     mine, theirs = load_file(file), load_file(other)
-    return max(float(abs(mine[name] - theirs[name]).max()) for name in mine)
+    names = mine.keys() | theirs.keys()
+    # Python's max() can return a number although another one is NaN.
+    return float(np.max([abs(mine[name] - theirs[name]).max() for name in names]))
 
 
 def causes(summary: Mapping[str, Any]) -> list[str]:
@@ -130,6 +185,12 @@ def causes(summary: Mapping[str, Any]) -> list[str]:
         texts += [text.split(":")[0] for text in attempt.get("inPlace", [])]
         texts.append(attempt["cause"])
     return texts
+
+
+def mitigations(summary: Mapping[str, Any]) -> str:
+    """Return the mitigations of the newest attempt, or an empty text."""
+    newest: str = summary["attempts"][0]["mitigation"]
+    return newest
 
 
 def job(size: str, *options: str, cpu_fault: str = "") -> Callable[..., Command]:
@@ -161,6 +222,7 @@ def job_values(folder: Path) -> dict[str, Any]:
         values |= {
             "phase": summary["phase"],
             "causes": causes(summary),
+            "mitigations": mitigations(summary),
         }
     return values
 
@@ -233,15 +295,15 @@ RUNS = (
         200,
         job("0.5B", *LENGTHS, *SHORT, *BF16, *EAGER, *TOO_LARGE, cpu_fault="oom@step=2"),
         job_values,
-        expects="CudaOutOfMemory",
+        error_in=shortage_error,
     ),
     Run(
         "f",
         "quickstart-killed",
-        200,
+        260,
         quickstart("rollout.enforceEager=true", killed=True),
         killed_values,
-        expects="TrainerRankLost",
+        error_in=kills_error,
     ),
     Run(
         "g",
@@ -251,3 +313,9 @@ RUNS = (
         job_values,
     ),
 )
+NEEDS = {"f": "b"}
+"""Steps that compare their results with those of another step."""
+GROUPS = ("abcf", "d", "eg")
+"""Steps whose time limits and setup together are at most fifteen minutes."""
+SETUP_SECONDS = 120
+"""Seconds reserved for unpacking the bundle and compiling its modules."""
