@@ -4,13 +4,20 @@
 # It needs the parts of `make gpu-bundle` in .gpu, and a `python3` 3.12 with the packages of
 # requirements/gpu-machine.txt. Sourced again, it uses the unpacked files.
 
-export QUICKSTART_INPUT=${QUICKSTART_INPUT:-/tmp/raggrpo-quickstart}
 # A changed bundle gets a new folder.
 bundle_site=${TMPDIR:-/tmp}/raggrpo-site-$(cat .gpu/*.tar.xz 2> /dev/null | cksum | cut -d ' ' -f 1 || true)
+export QUICKSTART_INPUT=${QUICKSTART_INPUT:-$bundle_site/quickstart-input}
+
+# Python runs code from this folder, and other users can create it in a shared temporary folder.
+mkdir -p -m 700 "$bundle_site" || true
+if [[ $(stat -c '%F %u %a' "$bundle_site") != "directory $(id -u) "*700 ]]; then
+  echo "error: $bundle_site is not a folder of mode 700 that belongs to you; remove it, or set TMPDIR" >&2
+  return 1
+fi
 
 bundle_unpack() {
   local part to job jobs=() failed=0
-  mkdir -p "$bundle_site" "$QUICKSTART_INPUT"
+  mkdir -p "$QUICKSTART_INPUT"
   for part in .gpu/*.tar.xz; do
     case $part in
       */input.tar.xz) to=$QUICKSTART_INPUT ;;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -39,19 +40,23 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def source(repository: Path, then: str) -> "subprocess.CompletedProcess[str]":
-    """Source the script as `make gpu-job` does, and run a command."""
+def source(
+    repository: Path, then: str, *, programs: str = "", umask: int = 0o022
+) -> "subprocess.CompletedProcess[str]":
+    """Source the script as `make gpu-job` does, and run a command.
+
+    `programs` is a folder of programs that replace those of the system.
+    """
     temporary = repository / "temporary"
     temporary.mkdir(exist_ok=True)
     folder = os.path.dirname(sys.executable)
     env = {
-        "PATH": f"{folder}:/usr/bin:/bin",
+        "PATH": f"{programs or folder}:{folder}:/usr/bin:/bin",
         "TMPDIR": str(temporary),
-        "QUICKSTART_INPUT": str(repository / "quickstart"),
     }
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f". {SCRIPT}; {then}"],
-        cwd=repository, env=env, capture_output=True, text=True, check=False,
+        cwd=repository, env=env, capture_output=True, text=True, check=False, umask=umask,
     )  # fmt: skip
 
 
@@ -82,6 +87,41 @@ def test_unpacked_files_are_reused_until_bundle_changes(repository: Path) -> Non
     pack(repository / ".gpu" / "engine.tar.xz", module.parent, [module])
 
     assert show(repository)["site"] != first
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_other_users_have_no_access_to_unpacked_files(umask: int, repository: Path) -> None:
+    assert source(repository, "true", umask=umask).returncode == 0
+    [site] = (repository / "temporary").iterdir()
+    assert stat.S_IMODE(site.stat().st_mode) == 0o700
+    assert (site / "quickstart-input" / "train").read_text() == "questions"
+
+
+@pytest.mark.parametrize("obstacle", ["link", "writable", "file", "foreign"])
+def test_folder_of_another_user_is_rejected(obstacle: str, repository: Path) -> None:
+    assert source(repository, "true").returncode == 0
+    [site] = (repository / "temporary").iterdir()
+    (site / "engine_module.py").write_text("raise SystemExit('planted')")
+    programs = repository / "programs"
+    programs.mkdir()
+    if obstacle == "link":
+        site.rename(repository / "target")
+        site.symlink_to(repository / "target")
+    elif obstacle == "writable":
+        site.chmod(0o777)
+    elif obstacle == "file":
+        site.rename(repository / "target")
+        site.touch()
+    else:  # the folder belongs to whom `id` does not report
+        (programs / "id").write_text(f"#!/bin/sh\necho {os.getuid() + 1}\n")
+        (programs / "id").chmod(0o755)
+
+    stopped = source(repository, "python3 -c 'import engine_module'", programs=str(programs))
+
+    assert stopped.returncode != 0
+    assert "planted" not in stopped.stderr
+    message = f"error: {site} is not a folder of mode 700 that belongs to you; remove it"
+    assert message in stopped.stderr
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
