@@ -157,9 +157,9 @@ $(MACHINE): | $(SETUP)
 	$(BIN)/uv pip install --python $(@D)/bin/python --quiet --no-deps --require-hashes -r requirements/gpu-machine.txt
 	touch $@
 
-gpu-job: ## run the main job on one GPU, with .gpu/ if it exists; STEPS=a,b and OUT select (15 minutes)
+gpu-job: ## run the main job on one GPU, with .gpu/ if it exists (34 minutes; 15 with STEPS=abcf, d or eg)
 	if compgen -G ".gpu/*.tar.xz" > /dev/null; then . tests/gpu/bundle/unpack.sh; else \
-	    export PYTHONPATH=operator:trainer_image:tests QUICKSTART_INPUT=/tmp/raggrpo-quickstart; \
+	    export PYTHONPATH=operator:trainer_image:tests QUICKSTART_INPUT=$(CURDIR)/.cache/gpu-quickstart; \
 	    python3 -m raggrpo_quickstart --dir "$$QUICKSTART_INPUT"; fi; \
 	  python3 -m gpu.job --out $(or $(OUT),gpu-results) --steps $(or $(STEPS),abcdefg)
 
