@@ -32,7 +32,8 @@ GPU_DIFFERENCE = 2 * STEPS * LEARNING_RATE
 """Maximum difference of a parameter between the killed and the undisturbed run on a GPU.
 
 AdamW changes a parameter by about the learning rate per step, so runs from equal weights stay
-within this distance even if every step has other samples."""
+within this distance even if every step has other samples.
+"""
 KILLS = (("engine", 1), ("rank", 1), ("driver", 1), ("driver", 2))
 """Process to kill and attempt, at equal distances in steps; a second kill of the driver occurs only
 if the rank's loss did not end the first attempt."""

@@ -112,6 +112,7 @@ def test_folder_of_another_user_is_rejected(obstacle: str, repository: Path) -> 
     elif obstacle == "file":
         site.rename(repository / "target")
         site.touch()
+        site.chmod(0o700)
     else:  # the folder belongs to whom `id` does not report
         (programs / "id").write_text(f"#!/bin/sh\necho {os.getuid() + 1}\n")
         (programs / "id").chmod(0o755)
