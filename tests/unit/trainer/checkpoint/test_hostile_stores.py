@@ -275,6 +275,37 @@ def test_invalid_answer_names_server_and_object(
     assert message.endswith("check the address of the server")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"The user project of this request is invalid: {'x' * 80}", f"invalid: {'x' * 80}"),
+        ("Bucket is a requester pays bucket but no project was given", "requester pays"),
+    ],
+)
+def test_message_of_a_request_that_gcs_rejects_is_shown(
+    store: HubServer, text: str, shown: str
+) -> None:
+    respond(store, lambda handler: handler.answer(400, {"error": {"message": text}}))
+    message = str(failure("gs"))
+    assert "gs://bucket/backups: OSError: B" in message
+    assert shown in message
+    assert "check that the endpoint" not in message
+
+
+def test_rejected_request_for_a_backup_does_not_make_it_invalid(
+    store: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(handler: HubHandler) -> None:
+        if "prefix=backups" in unquote(handler.path):
+            handler.answer(200, GCS_FOLDER)
+        else:
+            handler.answer(400, {"error": {"message": "The project is invalid"}})
+
+    respond(store, answer)
+    assert "The project is invalid" in str(failure("gs"))
+    assert caplog.records == []
+
+
 def serve_backup(
     store: HubServer, tmp_path: Path, respond_to: Callable[[HubHandler, str], bool]
 ) -> CheckpointStore:
