@@ -168,8 +168,8 @@ class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
         is_parsed = response.status_code >= 300 or not request.stream_output
         if is_parsed and _has_document_type(await response.content):
             raise UnsuitableBody(
-                f"{urlsplit(request.url).hostname} sent XML with a document type; check the "
-                "address of the server"
+                f"{urlsplit(request.url).hostname} sent XML with a document type; check "
+                "that the endpoint is an S3-compatible server"
             )
         if response.status_code == 200 and "list-type=2" in request.url:
             try:
@@ -177,6 +177,6 @@ class LimitedS3Session(AIOHTTPSession):  # type: ignore[misc]
             except ExpatError as error:
                 raise UnsuitableBody(
                     f"{urlsplit(request.url).hostname} sent a listing that is not valid XML "
-                    f"({error}); check the address of the server"
+                    f"({error}); check that the endpoint is an S3-compatible server"
                 ) from error
         return response

@@ -53,13 +53,15 @@ MAX_CANDIDATES = 100
 """Folders at the URL that are examined, newest first."""
 MAX_PROBLEM = 300
 """Characters of an error of a client, which may contain any text of the server."""
+STORE_REMEDY = "check the URL, the credentials, and that the store is available"
+SPACE_REMEDY = f"{STORE_REMEDY} and has space"
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
     """A complete checkpoint at the backup URL."""
 
-    examination: Examination
+    file_system: Any
     folder: str
     marker: Marker
 
@@ -89,13 +91,15 @@ class Backup:
         path = posixpath.join(self.folder, name)
         # The default cache of gcsfs has no limit that callers set on a range.
         options = {"block_size": READ_AHEAD_BYTES, "cache_type": "readahead"}
+        file_system = self.file_system
         with _read_errors(path):
-            _size(self.examination, path)  # it may have been replaced
-            return self.examination.open(path, **options)
+            _size(file_system, file_system.info, path)  # it may have been replaced
+            with valid_answers(file_system, path):
+                return file_system.open(path, "rb", **options)
 
     def _read(self, name: str, source: Any, size: int) -> bytes:
         path = posixpath.join(self.folder, name)
-        with _read_errors(path), valid_answers(self.examination.file_system, path):
+        with _read_errors(path), valid_answers(self.file_system, path):
             content: bytes = source.read(size)
             return content
 
@@ -105,7 +109,8 @@ def write_backup(checkpoint: Checkpoint, url: str, check: Callable[[], None]) ->
 
     Raises TrainerError CHECKPOINT_WRITE_FAILED, and the errors of `check`.
     """
-    with _translate_errors(f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"):
+    action = f"cannot copy {checkpoint.folder} to checkpoint.backup.url {url}"
+    with _translate_errors(action, SPACE_REMEDY):
         file_system, root = _open(url)
         path_of = partial(_path, file_system, posixpath.join(root, checkpoint.folder.name))
         for file in checkpoint.marker.files:
@@ -210,17 +215,17 @@ def _complete_backup(examination: Examination, folder: str, name: CheckpointName
     examination.add_files(len(marker.files))
     for file, stored in marker.files.items():
         try:
-            size = _size(examination, _path(file_system, folder, file))
+            size = _size(file_system, examination.info, _path(file_system, folder, file))
         except FileNotFoundError:
             raise ValueError(f"{file} does not exist") from None
         if size != stored.size:
             raise ValueError(f"{file} has {size:,} bytes instead of {stored.size:,}")
-    return Backup(examination, folder, marker)
+    return Backup(file_system, folder, marker)
 
 
 def _read_marker(examination: Examination, path: str, name: CheckpointName) -> Marker:
     content = b""
-    if (size := _size(examination, path)) <= MAX_MARKER_BYTES:
+    if (size := _size(examination.file_system, examination.info, path)) <= MAX_MARKER_BYTES:
         content = examination.read(path, MAX_MARKER_BYTES)
     if max(size, len(content)) > MAX_MARKER_BYTES:  # a store may ignore the range
         raise ValueError(f"it has more than {MAX_MARKER_BYTES} bytes")
@@ -234,23 +239,26 @@ def _path(file_system: Any, folder: str, name: str) -> str:
     return posixpath.join(folder, name)
 
 
-def _size(examination: Examination, path: str) -> int:
-    """Return the size of a file.
+def _size(file_system: Any, info_of: Callable[[str], Any], path: str) -> int:
+    """Return the size of a file, whose metadata `info_of` requests.
 
     Raises ValueError if it is a link, a pipe, a device or an object that the client of Google Cloud
     Storage decompresses into any amount of memory.
     """
     try:
-        info = examination.info(path)
+        with valid_answers(file_system, path):
+            info = info_of(path)
+            is_regular = info["type"] == "file" and not info.get("islink")
+            encoding, size = info.get("contentEncoding"), int(info["size"])
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise ValueError(f"{path} is not a regular file") from error
         raise
-    if info["type"] != "file" or info.get("islink"):
+    if not is_regular:
         raise ValueError(f"{path} is not a regular file")
-    if encoding := info.get("contentEncoding"):
+    if encoding:
         raise ValueError(f"{path} is compressed ({str(encoding)[:40]!r})")
-    return int(info["size"])
+    return size
 
 
 def _open(url: str) -> tuple[Any, str]:
@@ -284,14 +292,13 @@ def _require_few(url: str, listed: int) -> None:
 
 
 @contextmanager
-def _translate_errors(action: str) -> Iterator[None]:
+def _translate_errors(action: str, remedy: str = STORE_REMEDY) -> Iterator[None]:
     try:
         yield
     except TrainerError:
         raise
     except Exception as error:
-        text = display_url(f"{action}: {_text(error)}")
-        raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+        raise _storage_error(action, remedy, error) from error
 
 
 @contextmanager
@@ -305,11 +312,18 @@ def _read_errors(path: str) -> Iterator[None]:
     except (TrainerError, ValueError):
         raise
     except Exception as error:  # remote file systems have other errors besides OSError
-        text = f"cannot read {path} from checkpoint.backup.url: {_text(error)}"
-        raise TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, text) from error
+        action = f"cannot read {path} from checkpoint.backup.url"
+        raise _storage_error(action, STORE_REMEDY, error) from error
 
 
-def _text(error: Exception) -> str:
-    text = str(unsuitable_body(error) or f"{type(error).__name__}: {error}")
+def _storage_error(action: str, remedy: str, error: Exception) -> TrainerError:
+    if body := unsuitable_body(error):
+        text = _problem(str(body))  # has a remedy
+    else:
+        text = f"{_problem(f'{type(error).__name__}: {error}')}; {remedy}"
+    return TrainerError(ExitCode.CHECKPOINT_WRITE_FAILED, f"{display_url(action)}: {text}")
+
+
+def _problem(text: str) -> str:
     # Cut after redaction: half of a URL may show its password.
     return display_url(one_line(text, 4 * MAX_PROBLEM))[:MAX_PROBLEM]

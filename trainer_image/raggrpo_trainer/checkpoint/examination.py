@@ -1,4 +1,4 @@
-"""Limits on the files that are examined at a backup URL, and on the time for their metadata."""
+"""Limits on the files that are examined at a backup URL, and on the time to examine them."""
 
 import time
 from collections.abc import Callable
@@ -13,16 +13,18 @@ from raggrpo_trainer.errors import TrainerError
 MAX_EXAMINED_FILES = 20_000
 """Files of backups whose sizes are compared."""
 MAX_EXAMINATION_SECONDS = 600.0
-"""Time for all requests except listings and the content of files, with their retries."""
+"""Time for all requests of an examination except listings, with their retries."""
 
 T = TypeVar("T")
 
 
 class Examination:
-    """Reads the metadata of files at a backup URL, within limits.
+    """Reads markers and the metadata of files at a backup URL, within limits.
+
+    Fetching a backup is no examination: it may take as long as its store makes progress.
 
     Methods raise TrainerError CHECKPOINT_WRITE_FAILED if a limit is exceeded, UnsuitableBody if an
-    answer is invalid, else the errors of the file system.
+    response is invalid, else the errors of the file system.
     """
 
     def __init__(
@@ -64,21 +66,13 @@ class Examination:
         content: bytes = self._limited(self.file_system.cat_file, path, start=0, end=size)
         return content
 
-    def open(self, path: str, **options: Any) -> Any:
-        """Open a file; the time to read it is not limited."""
-        # An object's constructor requests its metadata; fsspec passes no timeout to it.
-        return self._timed(path, lambda: self.file_system.open(path, "rb", **options))
-
     def _limited(self, method: Callable[..., T], path: str, **options: Any) -> T:
         if self.file_system.async_impl:  # also interrupts retries
             options["timeout"] = max(0.001, MAX_EXAMINATION_SECONDS - self._seconds)
-        return self._timed(path, lambda: method(path, **options))
-
-    def _timed(self, path: str, request: Callable[[], T]) -> T:
         started = self._clock()
         try:
             with valid_answers(self.file_system, path):
-                result = request()
+                result = method(path, **options)
         except Exception:
             self._add_time(self._clock() - started)
             raise

@@ -11,6 +11,7 @@ import pytest
 from raggrpo_api.foreign_bodies import MAX_BODY_BYTES
 from raggrpo_api.spec.checkpoint import CheckpointSpec
 from raggrpo_api.trainer.exit_codes import ExitCode
+from raggrpo_buckets import answers, file_systems
 from raggrpo_trainer.checkpoint import backup, examination
 from raggrpo_trainer.checkpoint.folder import MAX_MARKER_BYTES
 from raggrpo_trainer.checkpoint.store import CheckpointStore
@@ -75,7 +76,7 @@ def test_error_of_gcs_is_one_line_without_traceback_in_log(
     respond(store, lambda handler: handler.answer(401, {"error": {"message": text}}))
     _, _, problem = str(failure("gs")).partition("gs://bucket/backups: ")
     assert problem.startswith("HttpError: token expired https://host/ yyy")
-    assert len(problem) == backup.MAX_PROBLEM
+    assert len(problem.removesuffix(f"; {backup.STORE_REMEDY}")) == backup.MAX_PROBLEM
     assert caplog.records == []
 
 
@@ -221,19 +222,14 @@ class SlowFileSystem:
             raise PermissionError(path)
         return {"type": "file", "size": 1}
 
-    def open(self, path: str, mode: str) -> dict[str, object]:
-        assert mode == "rb"
-        return self.info(path)
-
 
 def test_time_to_examine_all_backups_is_limited() -> None:
     slow = SlowFileSystem()
     examined = examination.Examination("file:///backups", slow, lambda: slow.now)
-    for _ in range(4):
+    for _ in range(5):
         examined.info("file")
-    examined.open("file")
-    slow.now += 10_000  # reading it
-    with pytest.raises(TrainerError, match=r"took more than 600 s \(4 files examined\)") as raised:
+    slow.now += 10_000  # fetching a backup
+    with pytest.raises(TrainerError, match=r"took more than 600 s \(5 files examined\)") as raised:
         examined.info("file")
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert "checkpoint.backup.url file:///backups " in str(raised.value)
@@ -264,15 +260,19 @@ NESTED_CODE = b"<Error><Code><a><b>5</b></a></Code><Message>x</Message></Error>"
         ("s3", 400, [NESTED_CODE], "TypeError"),
     ],
 )
-def test_invalid_answer_names_server_and_object(
+def test_invalid_response_names_server_and_object(
     store: HubServer, scheme: str, status: int, bodies: list[bytes], problem: str
 ) -> None:
     remaining = [*bodies, *bodies[-1:] * 20]
     respond(store, lambda handler: handler.answer(status, None, {}, remaining.pop(0)))
     message = str(failure(scheme))
     server = urlsplit(store.url).netloc
-    assert f"{server} sent an invalid answer to a request for bucket/backups ({problem}" in message
-    assert message.endswith("check the address of the server")
+    assert (
+        f"{server} sent an invalid response to a request for bucket/backups ({problem}" in message
+    )
+    assert message.endswith(
+        "; check that the endpoint is an S3-compatible or Google Cloud Storage server"
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_message_of_a_request_that_gcs_rejects_is_shown(
     message = str(failure("gs"))
     assert "gs://bucket/backups: OSError: B" in message
     assert shown in message
-    assert "check that the endpoint" not in message
+    assert message.endswith(f"; {backup.STORE_REMEDY}")
 
 
 def test_rejected_request_for_a_backup_does_not_make_it_invalid(
@@ -350,7 +350,7 @@ def test_invalid_date_is_an_error_of_the_server(store: HubServer, tmp_path: Path
     restoring = serve_backup(store, tmp_path, respond_to)
     with pytest.raises(TrainerError) as raised:
         restoring.restore()
-    assert "sent an invalid answer to a request for bucket/backups/step_" in str(raised.value)
+    assert "sent an invalid response to a request for bucket/backups/step_" in str(raised.value)
     assert "Invalid timestamp" in str(raised.value)
 
 
@@ -372,6 +372,36 @@ def test_error_of_the_store_while_a_shard_is_read_is_no_error_of_the_volume(
     assert raised.value.exit_code is ExitCode.CHECKPOINT_WRITE_FAILED
     assert str(raised.value).startswith("cannot read bucket/backups/step_00000010.e1/")
     assert ".distcp from checkpoint.backup.url: " in str(raised.value)
+    assert str(raised.value).endswith((f"; {backup.STORE_REMEDY}", f"; {answers.REMEDY}"))
+
+
+@pytest.mark.parametrize("info", [{"type": "file"}, {"type": "file", "size": None}, {"size": "1"}])
+def test_invalid_metadata_is_an_error_of_the_server(
+    store: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: dict[str, object]
+) -> None:
+    monkeypatch.setattr(file_systems.LimitedS3, "info", lambda *_, **__: info)
+    restoring = serve_backup(store, tmp_path, lambda *_: False)
+    with pytest.raises(TrainerError) as raised:
+        restoring.restore()
+    server = urlsplit(store.url).netloc
+    path = "bucket/backups/step_00000010.e1/COMPLETE"
+    assert f"{server} sent an invalid response to a request for {path} (" in str(raised.value)
+
+
+def test_time_to_examine_backups_excludes_fetching_one(
+    store: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_fetched = []
+
+    def respond_to(handler: HubHandler, path: str) -> bool:
+        if handler.command == "GET" and path.endswith(".distcp"):
+            is_fetched.append(path)
+            monkeypatch.setattr(examination, "MAX_EXAMINATION_SECONDS", 0.0)
+        return False
+
+    restored = serve_backup(store, tmp_path, respond_to).restore()
+    assert is_fetched
+    assert restored is not None
 
 
 def test_served_backup_is_restored(store: HubServer, tmp_path: Path) -> None:
