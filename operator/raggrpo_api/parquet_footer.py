@@ -25,21 +25,28 @@ MAX_UNTRIED_BYTES = 2 << 20
 """Footer that needs at most 0.5 GiB, so that a child that cannot read it had another reason."""
 _UNREADABLE = 3
 """Exit code of a child in which pyarrow raised an exception at the footer."""
+_NO_MEMORY = 4
+"""Exit code of a child that needed more memory than it may use."""
 _TRIAL = f"""
-import resource, sys
+import sys
 import pyarrow.parquet
-resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+from raggrpo_api.resource_limits import limit_memory
+limit_memory(1 << 30)
+print("started", flush=True)
 try:
     metadata = pyarrow.parquet.read_metadata(sys.argv[1])
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in range(min(group.num_columns, metadata.num_columns)):
+            group.column(column)
+except MemoryError:
+    sys.exit({_NO_MEMORY})
 except Exception:
     sys.exit({_UNREADABLE})
-for number in range(metadata.num_row_groups):
-    group = metadata.row_group(number)
-    for column in range(min(group.num_columns, metadata.num_columns)):
-        group.column(column)
 """
 _TRIAL_SECONDS = 60
+_MAX_ERROR = 200
+"""Characters of the error of a child."""
 _TAIL = 8
 """Bytes of the footer's length and the magic number."""
 _MAGIC_NUMBERS = (b"PAR1", b"PARE")
@@ -107,27 +114,43 @@ def _require_safe_footer(path: Path, file: BinaryIO) -> None:
     size = int.from_bytes(tail[:4], "little")
     if size > MAX_PARQUET_FOOTER_BYTES:
         raise _too_large(f"its footer has {size:,} bytes, limit {MAX_PARQUET_FOOTER_BYTES:,}")
-    code = _trial(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    code = _trial(path, size, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
     if code in (-signal.SIGABRT, -signal.SIGSEGV):
         problem = "it has encrypted columns, or a damaged footer"
         raise UnsuitableFile(f"{problem}; write the file again without encryption")
-    if code and (code != _UNREADABLE or size > MAX_UNTRIED_BYTES):
-        raise _too_large(f"its footer of {size:,} bytes needs more memory or time than allowed")
+    if code == _NO_MEMORY or (code == _UNREADABLE and size > MAX_UNTRIED_BYTES):
+        raise _too_large(f"its footer of {size:,} bytes needs more memory than allowed")
 
 
 @lru_cache(maxsize=256)
-def _trial(path: Path, _version: tuple[int, ...]) -> int:
+def _trial(path: Path, size: int, _version: tuple[int, ...]) -> int:
     """Return the exit code of a child process with limits that reads the footer and its columns.
 
     `_version` differs after the file changed. Readers that open a file repeatedly need one child.
+    Raises UnsuitableFile for failures that may have another cause than the file. They are not
+    cached.
     """
     command = [sys.executable, "-P", "-c", _TRIAL, str(path)]
+    reader = f"the process that reads its footer of {size:,} bytes"
     try:
-        return subprocess.run(
-            command, capture_output=True, timeout=_TRIAL_SECONDS, check=False
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return -signal.SIGKILL
+        child = subprocess.run(
+            command, capture_output=True, text=True, errors="replace",
+            timeout=_TRIAL_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise _too_large(f"{reader} takes more than {_TRIAL_SECONDS} s") from error
+    code = child.returncode
+    if child.stdout and code in (0, _UNREADABLE, _NO_MEMORY, -signal.SIGABRT, -signal.SIGSEGV):
+        return code
+    if code == -signal.SIGKILL:
+        raise UnsuitableFile(
+            f"{reader} was killed, usually because memory ran out; free or request more memory"
+        )
+    last = (child.stderr.strip().splitlines() or [f"exit code {code}"])[-1]
+    raise UnsuitableFile(
+        f"{reader} {'failed' if child.stdout else 'could not start'} ({last[:_MAX_ERROR]}); check "
+        "the installation of pyarrow, and the resource limits"
+    )
 
 
 def _too_large(problem: str) -> UnsuitableFile:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raggrpo_api import parquet_footer
 from raggrpo_api.foreign_files import UnsuitableFile
 from raggrpo_api.parquet_footer import MAX_UNTRIED_BYTES, parquet_metadata
 from raggrpo_retriever.corpus import load_corpus
@@ -52,7 +53,7 @@ FOOTERS: dict[str, tuple[Make, str]] = {
     "2 GB": (sparse_footer, "its footer has 2,147,483,648 bytes, limit 67,108,864; write fewer"),
     "many column chunks": (
         footer(NAMES, columns=600_000, groups=4),
-        "its footer of 7,200,106 bytes needs more memory or time than allowed; write fewer",
+        "its footer of 7,200,106 bytes needs more memory than allowed; write fewer",
     ),
     "many columns": (
         footer([*NAMES, *map(str, range(50_000))], columns=4),
@@ -143,13 +144,75 @@ def test_large_footer_of_statistics_is_read(
     assert len(read(path)) == len(numbers)
 
 
+def failing_child(monkeypatch: pytest.MonkeyPatch, code: int, errors: str) -> None:
+    """Let the next child exit with a code before it starts."""
+    run = subprocess.run
+    end = f"kill {code} $$" if code < 0 else f"exit {code}"
+    remaining = [["sh", "-c", f"printf '{errors}' >&2; {end}"]]
+
+    def failing_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return run(remaining.pop() if remaining else command, **options)
+
+    monkeypatch.setattr(subprocess, "run", failing_run)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": ["1"], "text": ["a"]}), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "problem"),
+    [
+        (
+            1,
+            "Traceback\nImportError: no lib",
+            r"bytes could not start \(ImportError: no lib\); check",
+        ),
+        (1, "", r"bytes could not start \(exit code 1\); check the installation of pyarrow"),
+        (-6, "out of memory", r"bytes could not start \(out of memory\); check"),
+        (-9, "", "bytes was killed, usually because memory ran out; free or request more memory"),
+    ],
+)
+def test_failure_of_the_child_is_reported_and_not_cached(
+    small: Path, monkeypatch: pytest.MonkeyPatch, code: int, errors: str, problem: str
+) -> None:
+    failing_child(monkeypatch, code, errors)
+    with pytest.raises(UnsuitableFile, match=f"the process that reads its footer of .*{problem}"):
+        parquet_metadata(small, pq.read_metadata)
+    assert parquet_metadata(small, pq.read_metadata).num_rows == 1
+
+
+def test_timeout_of_the_child_is_reported_and_not_cached(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_footer, "_TRIAL_SECONDS", 0.001)
+        with pytest.raises(UnsuitableFile, match=r"takes more than 0\.001 s; write fewer columns"):
+            parquet_metadata(small, pq.read_metadata)
+    assert parquet_metadata(small, pq.read_metadata).num_rows == 1
+
+
+def test_footer_is_read_with_a_lower_hard_limit_of_memory(small: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; import pyarrow.parquet as pq; "
+        "from raggrpo_api.parquet_footer import parquet_metadata; "
+        "resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20)); "
+        "print(parquet_metadata(Path(sys.argv[1]), pq.read_metadata).num_rows)"
+    )
+    done = run_limited(["-c", code, str(small)], memory=8 << 30)
+    assert done.stdout == "1\n", done.stderr[-1000:]
+
+
 def test_child_reads_a_footer_once_until_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = []
     run = subprocess.run
 
-    def recording_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    def recording_run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         return run(command, **options)
 
