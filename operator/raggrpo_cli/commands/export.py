@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from raggrpo_api.job import RagGrpoJob
 from raggrpo_api.trainer.staging import pushed_text
-from raggrpo_cli.job_file import fail
+from raggrpo_cli.job_file import FAILED, fail
 from raggrpo_cli.push_results import describe, require_target, upload
 from raggrpo_cli.recorded_job import DirOption, load_recorded_job
 from raggrpo_cli.terminal import show
 from raggrpo_cli.trainer_process import output_of
+from raggrpo_operator.errors import OperatorError, PermanentError
 
 COMMAND = (sys.executable, "-m", "raggrpo_trainer.checkpoint_export")
 
@@ -51,8 +53,19 @@ def export(
     show(f"{output.resolve()}: model after step {summary['step']}{score}")
     if push:
         if recorded is not None:
-            describe(output, recorded.job, int(summary["step"]))
+            _describe(output, recorded.job, int(summary["step"]))
         _push(output, push)
+
+
+def _describe(folder: Path, job: RagGrpoJob, step: int) -> None:
+    """Write model card, report and summary to the folder, or exit with an error."""
+    problem = f"{folder} has the model, but was not pushed"
+    try:
+        describe(folder, job, step)
+    except PermanentError as error:
+        fail(f"{problem}: {error}")
+    except OperatorError as error:
+        fail(f"{problem}: {error}; free space, delete {folder} and export again", FAILED)
 
 
 def _push(folder: Path, url: str) -> None:
