@@ -79,7 +79,6 @@ MIXED_BLOCKS: Final = ("algorithm.", "data.", "reward.", "trainer.")
 
 MAX_REASON: Final = 300
 """Maximum characters of the reason why a value is unknown."""
-_LAST_WORD: Final = re.compile(r"[^\s'\"]+\Z")
 SECRET: Final = "it looks like a secret, which belongs in a Secret"
 """Why a value is not part of a job."""
 
@@ -318,19 +317,14 @@ def _note(name: str, known: ForeignField | None) -> str:
 def _without_secret(value: Any) -> Any:
     """Return a value, or the reason why it must not be part of a job."""
     if isinstance(value, UnknownValue):
-        return UnknownValue(redacted_words(value.text), redacted_words(_whole_words(value.reason)))
+        # Cut after redaction: a cut secret would not be recognized.
+        reason = shown(redacted_words(value.reason), MAX_REASON)
+        return UnknownValue(redacted_words(value.text), reason)
     has_secrets = any(has_known_secret(text) for _, _, text in iter_texts(value, ""))
     return UnknownValue(HIDDEN, SECRET) if has_secrets else value
 
 
-def _whole_words(text: str) -> str:
-    """Return the first words of a long text: a cut secret would not be recognized."""
-    if len(text) <= MAX_REASON:
-        return text
-    return f"{_LAST_WORD.sub('', text[:MAX_REASON])}…"
-
-
-def shown(value: object) -> str:
-    """Return a value for a message, with at most 80 characters."""
+def shown(value: object, limit: int = 80) -> str:
+    """Return a value for a message, with at most `limit` characters."""
     text = str(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -82,6 +82,17 @@ def test_reasons_of_circular_references_are_short(fields: int) -> None:
     assert len(line) < 500
 
 
+def test_start_of_a_reason_of_one_long_word_is_shown() -> None:
+    [line] = import_verl({"data.seed": f"${{{'o' * 400}"}).missing
+    assert f": ${{{'o' * 297}…: override it" in line
+
+
+def test_secret_in_a_reason_of_one_long_word_is_hidden() -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    [line] = import_verl({"data.seed": f"${{{'o' * 280}/{secret}/{'o' * 400}"}).missing
+    assert secret[:8] not in line
+
+
 def test_secret_at_end_of_shortened_reason_is_not_shown_in_part() -> None:
     secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
     for length in range(200, 300):
