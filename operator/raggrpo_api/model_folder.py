@@ -428,7 +428,7 @@ def _field_problems(name: str, value: object, path: str) -> Iterator[str]:
             yield f"{path} is {each!r:.40} instead of an integer"
         elif name in _NUMBERS and not _is_nonnegative(each):
             yield f"{path} is {each!r:.40} instead of a number of at least 0"
-        elif is_positive and (not _is_nonnegative(each) or each == 0):
+        elif is_positive and not _is_positive(each):
             yield f"{path} is {each!r:.40} instead of a number above 0"
         elif (is_size or most < MAX_SIZE) and isinstance(each, int) and each > most:
             yield f"{path} is {each!r:.40}, more than {most:,}"
@@ -441,10 +441,15 @@ def _rope_problems(rope: Mapping[str, Any], path: str) -> Iterator[str]:
             continue
         for name, value in part.items():
             for each in value if isinstance(value, list) else [value]:
-                if name in _ROPE_POSITIVE and (not _is_nonnegative(each) or each == 0):
+                if name in _ROPE_POSITIVE and not _is_positive(each):
                     yield f"{path}{layers}.{name} is {each!r:.40} instead of a number above 0"
                 elif name in _ROPE_NONNEGATIVE and not _is_nonnegative(each):
                     yield f"{path}{layers}.{name} is {each!r:.40} instead of a number of at least 0"
+
+
+def _is_positive(value: object) -> bool:
+    """Return whether a value is a finite number above 0, or null or an object."""
+    return _is_nonnegative(value) and value != 0
 
 
 def _is_nonnegative(value: object) -> bool:

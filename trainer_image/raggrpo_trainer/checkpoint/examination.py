@@ -23,7 +23,7 @@ class Examination:
 
     Fetching a backup is no examination: it may take as long as its store makes progress.
 
-    Methods raise TrainerError CHECKPOINT_WRITE_FAILED if a limit is exceeded, UnsuitableBody if an
+    Methods raise TrainerError CHECKPOINT_WRITE_FAILED if a limit is exceeded, UnsuitableBody if a
     response is invalid, else the errors of the file system.
     """
 
